@@ -20,8 +20,8 @@ from lakestore.spark import SparkLake, attach, session
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from lakestore_tiering import Tierer
-from tests.support.late_clock import LateClock
 from tests.support.spark import SPARK_CONF
+from tests.support.world.clock import HandClock
 
 pytestmark = pytest.mark.spark
 
@@ -322,7 +322,7 @@ def test_a_session_with_settings_alone_reads_now(shop: Shop) -> None:
 
 def test_a_dataframe_lives_for_an_hour_and_through_a_restart(tmp_path: Path) -> None:
     """One whose files are gone fails whole."""
-    clock = LateClock()
+    clock = HandClock.real()
 
     port, http_port = free_port(), free_port()
 

@@ -17,8 +17,8 @@ from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from lakestore_tiering import Tierer, compact, orphans
 from tests.lake.tiering_tables import NAME, create, data_files, in_lake, in_table, items, keys, refs
-from tests.support.late_clock import LateClock
 from tests.support.spark import SPARK_CONF
+from tests.support.world.clock import HandClock
 
 pytestmark = pytest.mark.spark
 
@@ -102,7 +102,7 @@ def test_everything_expires_between_every_two_steps(
 
 
 def test_expiry_leaves_what_a_reader_holds(tmp_path: Path) -> None:
-    clock = LateClock()
+    clock = HandClock.real()
     server = Server(Settings(tmp_path / "data", port=0, http_port=0, lease_grace_seconds=0.0), clock=clock)
     server.start()
     spark = session(server.about["grpc"], master="local[2]", conf=SPARK_CONF)

@@ -25,8 +25,9 @@ from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from tests.model.model import Change, Cut, Field, Row, TableModel
 from tests.support.log_start import compact, move_log_start
-from tests.support.simdisk import SimDisk
 from tests.support.waiting import until
+from tests.support.world.clock import HandClock, ticks
+from tests.support.world.disk import SimDisk
 
 SCHEMAS: dict[str, tuple[pa.Schema, int]] = {
     "t.one": (pa.schema([("id", pa.int64()), ("v", pa.int32())]), 1),
@@ -44,38 +45,6 @@ PRODUCER = "machine"
 Place = tuple[str, int, int]
 
 
-class TickClock:
-    """A clock that only moves when it is read. The time of day may be set, and may stand still."""
-
-    def __init__(self) -> None:
-        self._ticks = 0
-        self._base = 1_700_000_000_000_000
-        self._frozen: int | None = None
-
-    def now_us(self) -> int:
-        """One microsecond later each time, unless it stands still."""
-        self._ticks += 1
-        return self._base + self._ticks if self._frozen is None else self._frozen
-
-    def monotonic(self) -> float:
-        """Seconds that no setting of the clock changes."""
-        self._ticks += 1
-        return self._ticks / 1e6
-
-    def jump(self, seconds: int) -> None:
-        """Set the time of day forward or back."""
-        self._base += seconds * 1_000_000
-        self._frozen = None
-
-    def freeze(self) -> None:
-        """Let the time of day stand still until the next jump."""
-        self._frozen = self._base + self._ticks
-
-    def wait(self, seconds: int) -> None:
-        """Let time pass."""
-        self._ticks += seconds * 1_000_000
-
-
 IN_PLACE = Limits(extent_bytes=1, compressed_percent=0, extent_file_percent=25, merge_bytes=0, merge_segments=2)
 """Rows of logs stay in the journal's files as often as they can, and segments are merged when the test says so."""
 
@@ -87,7 +56,7 @@ class Harness:
         self._folder, self._limits = folder, limits
         self._lives = 0
         self.disk = SimDisk(folder / "0")
-        self.clock = TickClock()
+        self.clock = HandClock(1_700_000_000_000_000, ticks())
         self.epoch = 0
         self.seen: dict[Place, tuple[Any, ...]] = {}
         """The record at every offset that was ever read: it must never change."""

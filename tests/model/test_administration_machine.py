@@ -223,7 +223,7 @@ class AdministrationMachine(RuleBasedStateMachine):
             except (LakestoreError, OSError):
                 pass
             self.harness.crash(power[1])
-        self.harness.clock.wait(DAYS_2)
+        self.harness.clock.advance(DAYS_2)
         self.harness.server.dropped.run_once()
         self.world.shelf = {}
         assert self.seen() == self.world.seen()

@@ -97,7 +97,7 @@ def test_below_the_high_water_mark_rows_wait_and_the_reserve_is_for_what_heals(t
     story = Story(tmp_path)
     harness = story.harness
     harness.disk.set_free(1 << 20)
-    harness.clock.wait(2)
+    harness.clock.advance(2)
     with pytest.raises(Exhausted, match="are free for") as refused:
         harness.commit(harness.request(LAST, story.sequence + 1, story.model.tables))
     assert refused.value.retry_after
@@ -105,7 +105,7 @@ def test_below_the_high_water_mark_rows_wait_and_the_reserve_is_for_what_heals(t
     harness.server.catalog.create_namespace("heals", {})
     harness.server.upkeep.checkpoint()
     harness.disk.set_free(None)
-    harness.clock.wait(2)
+    harness.clock.advance(2)
     story.write(LAST)
     story.check()
     harness.stop()

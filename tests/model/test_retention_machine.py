@@ -25,7 +25,7 @@ from lakestore.rows.live_sum import live_sum
 from lakestore.union.cut import Cut
 from tests.model.harness import IN_PLACE
 from tests.support.served import DAY, SCHEMA, Served
-from tests.support.simdisk import SimDisk
+from tests.support.world.disk import SimDisk
 
 NAME = "t.log"
 SEEDS = st.none() | st.integers(0, 1 << 16)

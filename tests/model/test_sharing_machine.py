@@ -28,7 +28,7 @@ from lakestore.model.token import parts_of as token_parts
 from lakestore_server.state.subscription import Mark
 from tests.support.served import SCHEMA, Served
 from tests.support.sharing import Consumer
-from tests.support.simdisk import SimDisk
+from tests.support.world.disk import SimDisk
 
 NAME, BUCKETS, REBALANCE = "t.log", 3, 10.0
 SEEDS = st.none() | st.integers(0, 1 << 16)

@@ -16,9 +16,9 @@ from lakestore.errors import NotLeader
 from lakestore.model.token import position_of
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.host.clock import Doubt
-from tests.support.late_clock import LateClock
 from tests.support.replicas import Replicas
 from tests.support.waiting import until
+from tests.support.world.clock import HandClock
 
 End = Callable[[Replicas], None]
 ROW = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
@@ -143,7 +143,7 @@ def test_a_shared_subscription_goes_on_at_the_next_leader(replicas: Replicas, en
 
 
 def test_a_new_leader_deletes_nothing_by_a_clock_that_nobody_has_watched(tmp_path: Path) -> None:
-    clocks = [LateClock(), LateClock()]
+    clocks = [HandClock.real(), HandClock.real()]
     with Replicas(tmp_path, 2, clocks) as found:
         former = found.leader()
         assert former is not None

@@ -255,7 +255,7 @@ class EnginesMachine(RuleBasedStateMachine):
 
     @rule(minutes=st.sampled_from([0, 1, 29, 31, 61]))
     def rows_expire(self, minutes: int) -> None:
-        self.harness.clock.wait(minutes * 60)
+        self.harness.clock.advance(minutes * 60)
         self.harness.server.expiry.run_once()
         self.follow_expiry()
 
@@ -265,7 +265,7 @@ class EnginesMachine(RuleBasedStateMachine):
 
     @rule(minutes=st.sampled_from([31, 61]), steps=st.integers(0, 8), seed=SEEDS)
     def lose_power_while_rows_expire(self, minutes: int, steps: int, seed: int | None) -> None:
-        self.harness.clock.wait(minutes * 60)
+        self.harness.clock.advance(minutes * 60)
         self.interrupted(self.harness.server.expiry.run_once, steps, seed)
         self.harness.server.expiry.run_once()
         self.follow_expiry()

@@ -28,8 +28,9 @@ from lakestore_server.operate.metrics import text as metrics_text
 from lakestore_server.read import exact_deletes, plan
 from lakestore_server.state.view import TableState
 from tests.support.log_start import compact, move_log_start
-from tests.support.served import DAY, START_US, Served
+from tests.support.served import DAY, Served
 from tests.support.waiting import until
+from tests.support.world.clock import START_US
 
 HOUR = 3600
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC")), ("v", pa.string())])

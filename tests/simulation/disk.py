@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakestore_server.host.crash_points import CrashPoint
 from tests.simulation.world import Killed, Process, World
-from tests.support.simdisk import SimDisk, SimFile
+from tests.support.world.disk import SimDisk, SimFile
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from tests.simulation.disk import LifeDisk, Speed
 from tests.simulation.wire import Life, Network
 from tests.simulation.world import Killed, Process, World
 from tests.support.present_stand_in import StandIn
-from tests.support.simdisk import PowerLost, SimDisk
+from tests.support.world.disk import PowerLost, SimDisk
 
 START_SECONDS = 0.2
 """The time between a process and the first thing it does."""

@@ -19,7 +19,7 @@ from lakestore_server.index.keys import IndexKeys
 from tests.simulation import marks
 from tests.simulation.system import SimSystem
 from tests.simulation.world import World
-from tests.support.simdisk import SimDisk
+from tests.support.world.disk import SimDisk
 
 CHECKPOINT_SECONDS, REBUILD_LATE_SECONDS = 20.0, 3.0
 NOBODY = "nobody there"

@@ -11,7 +11,7 @@ from tests.simulation.case import Case, run
 from tests.simulation.marks import TORN_TAIL, missing, wanted
 from tests.simulation.search import cases, search
 from tests.simulation.shrink import command, shrunk
-from tests.support.simdisk import SimFile
+from tests.support.world.disk import SimFile
 
 LONG_SEEDS = 1_500
 

@@ -43,20 +43,14 @@ def own_table(**options: Any) -> Table:
 
 
 @dataclass
-class CatalogClock:
-    """The catalog's clock, which a test sets."""
-
-    ms: int = START_MS + 1_000
-
-
-@dataclass
 class World:
     """Everything a test of the catalog touches."""
 
     ledger: MemoryLedger
     catalog: Catalog
     warehouse: str
-    clock: CatalogClock
+    now_ms: int = START_MS + 1_000
+    """The catalog's clock, which a test sets."""
 
     def create_own(self, **options: Any) -> Table:
         """A table of ours, known to the ledger."""
@@ -83,9 +77,9 @@ def world(folder: Path) -> World:
     warehouse = file_uri.to_uri(folder / "warehouse")
     ledger = MemoryLedger()
     ledger.commit(CatalogChange((SetNamespace("db"),)))
-    clock = CatalogClock()
     store = MetadataStore(LocalStorage(warehouse))
-    return World(ledger, Catalog(ledger, store, warehouse, now_ms=lambda: clock.ms), warehouse, clock)
+    made = World(ledger, Catalog(ledger, store, warehouse, now_ms=lambda: made.now_ms), warehouse)
+    return made
 
 
 def for_anyone(application: Any) -> Any:

@@ -22,35 +22,10 @@ from lakestore_server.snapshots.upkeep import BuilderProcess
 from lakestore_server.state.catalog_change import CatalogChange, Pointer, SetPointer, TierRecord
 from lakestore_server.state.view import TableState
 from tests.support.waiting import until
+from tests.support.world.clock import HandClock
 
 SCHEMA = pa.schema([("v", pa.int64())])
-START_US = 1_790_000_000_000_000
 DAY = 86_400
-
-
-class HandClock:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.us = START_US
-        self.drift_seconds = 0.0
-
-    def now_us(self) -> int:
-        """Wall time."""
-        return self.us
-
-    def monotonic(self) -> float:
-        """Seconds, less what the wall clock jumped."""
-        return self.us / 1e6 - self.drift_seconds
-
-    def advance(self, seconds: float) -> None:
-        """Time goes by."""
-        self.us += int(seconds * 1e6)
-
-    def jump(self, seconds: float) -> None:
-        """The wall clock is set."""
-        self.us += int(seconds * 1e6)
-        self.drift_seconds += seconds
 
 
 class Served:

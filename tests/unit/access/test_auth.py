@@ -17,23 +17,11 @@ from lakestore.wire import rpc
 from lakestore_server.access import ownership, policy, signing
 from lakestore_server.access.callers import Access
 from lakestore_server.access.principals import ANYONE, book_of, hash_of
+from tests.support.world.clock import HandClock
 
 TOKEN, OTHER = "lakestore_" + "a" * 43, "lakestore_" + "b" * 43
 KEY = b"k" * 32
 DAY_US = 86_400_000_000
-
-
-class HandClock:
-    """A clock that goes when told."""
-
-    def __init__(self) -> None:
-        self.us = 1_800_000_000_000_000
-
-    def now_us(self) -> int:
-        return self.us
-
-    def monotonic(self) -> float:
-        return self.us / 1e6
 
 
 def said(*grants: tuple[list[str], list[str]], **more: Any) -> dict[str, Any]:

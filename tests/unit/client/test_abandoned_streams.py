@@ -13,7 +13,8 @@ import lakestore as ls
 from lakestore.client.changes import ChangeStream
 from lakestore.union.cut import opened
 from lakestore_server.read.leases import Leases
-from tests.support.served import HandClock, Served
+from tests.support.served import Served
+from tests.support.world.clock import HandClock
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

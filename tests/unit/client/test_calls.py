@@ -21,9 +21,9 @@ from lakestore.union.cut import Cut
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.v1.lakestore_pb2 import Rule
 from lakestore.wire import rpc
-from tests.support.faulty_wire import Fault, FaultyWire, over
 from tests.support.served import Served
 from tests.support.waiting import until
+from tests.support.world.wire import Fault, FaultyWire, over
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 

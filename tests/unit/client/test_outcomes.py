@@ -17,8 +17,8 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore_server.access import policy
 from lakestore_server.access.principals import Grant, Principal
-from tests.support.faulty_wire import over
 from tests.support.served import Served
+from tests.support.world.wire import over
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 

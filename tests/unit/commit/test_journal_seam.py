@@ -27,9 +27,9 @@ from lakestore_server.settings import Settings
 from lakestore_server.state.commit_record import Deposed, Unknown
 from tests.support.one_try import one_try
 from tests.support.seeds import seeded
-from tests.support.simdisk import SimDisk
 from tests.support.slow_journal import Fate, SlowJournal
 from tests.support.waiting import until
+from tests.support.world.disk import SimDisk
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 Pair = tuple[int, int]

@@ -21,11 +21,11 @@ from lakestore_server.commit.priority import CommitPriority, JournalSize, Pace
 from lakestore_server.commit.queue import SMALL_BYTES_MAX, CommitQueue
 from lakestore_server.commit.request import Task
 from lakestore_server.host.crash_points import CrashPoint
-from lakestore_server.host.disk import RealDisk
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from tests.support.served import Served
 from tests.support.waiting import until
+from tests.support.world.disk import SimDisk
 
 MB = 1_000_000
 LIMITS = replace(DEFAULT, journal_checkpoint_bytes=100 * MB, journal_bytes=300 * MB)
@@ -33,30 +33,6 @@ REQUEST = 1 * MB
 LARGE = SMALL_BYTES_MAX + 1
 SLOW = replace(DEFAULT, journal_checkpoint_bytes=4 * MB, journal_bytes=12 * MB, queue_wait_ms=10_000)
 CHECKPOINT_SECONDS = 0.8
-
-
-class SlowDisk(RealDisk):
-    """A disk by which a checkpoint takes long."""
-
-    def reach(self, point: CrashPoint) -> None:
-        """Nothing, but for a while."""
-        if point is CrashPoint.CHECKPOINT_FROZEN:
-            time.sleep(CHECKPOINT_SECONDS)
-
-
-class FailingDisk(RealDisk):
-    """A disk by which a checkpoint fails once it has begun, and may."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_reached, self.may_fail = threading.Event(), threading.Event()
-
-    def reach(self, point: CrashPoint) -> None:
-        """Nothing, but for that."""
-        if point is CrashPoint.CHECKPOINT_FROZEN:
-            self.is_reached.set()
-            assert self.may_fail.wait(30)
-            raise OSError(28, "No space left on device")
 
 
 class Run:
@@ -254,7 +230,9 @@ def test_a_queue_that_closes_lets_all_go_who_wait_for_their_turns() -> None:
 
 def test_a_server_with_slow_checkpoints_takes_a_bulk_load_without_a_stop(tmp_path: Path) -> None:
     """Other rows than random ones would hardly take journal."""
-    server = Server(Settings(tmp_path, port=0, http_port=0, limits=SLOW), disk=SlowDisk())
+    disk = SimDisk(tmp_path)
+    disk.passing = lambda point: time.sleep(CHECKPOINT_SECONDS * (point is CrashPoint.CHECKPOINT_FROZEN))
+    server = Server(Settings(tmp_path, port=0, http_port=0, limits=SLOW), disk=disk)
     with closing(server):
         pace = server.engine.loop.pace
         lake = ls.Lake(local_transport(server.service), "pace")
@@ -277,7 +255,15 @@ def test_a_server_with_slow_checkpoints_takes_a_bulk_load_without_a_stop(tmp_pat
 
 
 def test_nobody_waits_for_the_end_of_a_checkpoint_that_failed(tmp_path: Path) -> None:
-    disk = FailingDisk()
+    disk, is_reached, may_fail = SimDisk(tmp_path), threading.Event(), threading.Event()
+
+    def passing(point: CrashPoint) -> None:
+        if point is CrashPoint.CHECKPOINT_FROZEN:
+            is_reached.set()
+            assert may_fail.wait(30)
+            raise OSError(28, "No space left on device")
+
+    disk.passing = passing
     with Served(tmp_path, disk=disk, limits=replace(DEFAULT, queue_wait_ms=30_000)) as served:
         loop = served.engine.loop
         loop.pace._seconds = 600.0
@@ -293,11 +279,11 @@ def test_nobody_waits_for_the_end_of_a_checkpoint_that_failed(tmp_path: Path) ->
 
         failing, waiting = threading.Thread(target=fails), threading.Thread(target=large)
         failing.start()
-        assert disk.is_reached.wait(30)
+        assert is_reached.wait(30)
         with served.engine.turn(DEFAULT.journal_bytes):
             waiting.start()
             until(lambda: loop.queue._turns, "it waits")
-            disk.may_fail.set()
+            may_fail.set()
             waiting.join(10)
             assert came, "it was told"
         failing.join(30)

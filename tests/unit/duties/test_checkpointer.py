@@ -11,46 +11,34 @@ import pytest
 import lakestore as ls
 from lakestore.errors import Exhausted
 from lakestore.limits import Limits
-from lakestore_server.host.disk import RealDisk
 from lakestore_server.segments.cut import SegmentCut, segment_runs
 from lakestore_server.state.chunk import CommitIndex, MemoryChunk
 from tests.support.served import Served
 from tests.support.waiting import until
+from tests.support.world.disk import SimDisk
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
 
-class NoRename(RealDisk):
-    """Cannot name checkpoints while `broken`."""
-
-    broken = False
-
-    def rename(self, source: Path, target: Path) -> None:
-        """As a real disk, or OSError."""
-        if self.broken:
-            raise OSError(28, "No space left on device")
-        super().rename(source, target)
-
-
 def test_a_failed_checkpoint_is_made_again_at_the_same_lsn_and_leaves_no_files(tmp_path: Path) -> None:
-    disk = NoRename()
+    disk = SimDisk(tmp_path / "data")
     with Served(tmp_path / "data", disk=disk) as served:
         lake = served.lake
         lake.create_table("a.b", SCHEMA, primary_key=["id"]).upsert([{"id": 1, "v": "a"}])
-        disk.broken = True
+        disk.refuse("rename *")
         with pytest.raises(Exhausted, match="No space"):
             served.checkpoint()
         assert not list((tmp_path / "data" / "segments").rglob("*.seg"))
-        disk.broken = False
+        disk.refuse()
         served.checkpoint()
         assert list((tmp_path / "data" / "segments").rglob("*.seg"))
 
 
 def test_a_failed_last_checkpoint_does_not_keep_the_folder_locked(tmp_path: Path) -> None:
-    disk = NoRename()
+    disk = SimDisk(tmp_path / "data")
     lake = ls.open(tmp_path / "data", disk=disk)
     lake.create_table("a.b", SCHEMA, primary_key=["id"]).upsert([{"id": 1, "v": "a"}])
-    disk.broken = True
+    disk.refuse("rename *")
     lake.close()
     with ls.open(tmp_path / "data") as again:
         assert again.table("a.b").lookup(pa.table({"id": [1]})).num_rows == 1
@@ -58,7 +46,7 @@ def test_a_failed_last_checkpoint_does_not_keep_the_folder_locked(tmp_path: Path
 
 def test_the_checkpoint_thread_tries_again_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakestore_server.host.worker.RETRY_SECONDS", 0.01)
-    disk = NoRename()
+    disk = SimDisk(tmp_path / "data")
     with Served(tmp_path / "data", disk=disk) as served:
         lake = served.lake
         lake.create_table("a.b", SCHEMA, primary_key=["id"]).upsert([{"id": 1, "v": "a"}])
@@ -67,7 +55,7 @@ def test_the_checkpoint_thread_tries_again_by_itself(tmp_path: Path, monkeypatch
         runs: list[int] = []
 
         def counted() -> None:
-            disk.broken = not runs
+            disk.refuse(*(() if runs else ("rename *",)))
             runs.append(1)
             run_once()
 

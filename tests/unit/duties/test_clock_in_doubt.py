@@ -18,7 +18,8 @@ from lakestore.model.times import text_of
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.duties.retention import decide
 from lakestore_server.operate.metrics import text as metrics_text
-from tests.support.served import DAY, SCHEMA, START_US, Served
+from tests.support.served import DAY, SCHEMA, Served
+from tests.support.world.clock import START_US
 
 YEAR = 365 * DAY
 LOG, KEYED = "t.log", "t.keyed"

@@ -20,7 +20,7 @@ from lakestore_server.segments.merging import Merger
 from lakestore_server.state.bucket_log import BucketLog
 from tests.support.log_start import compact, move_log_start
 from tests.support.served import Served
-from tests.unit.duties.test_merging import FailingDisk
+from tests.support.world.disk import SimDisk
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 LIMITS = Limits(segment_rows=40, shared_segment_bytes=0, merge_bytes=0, merge_segments=64, scrub_bytes=0)
@@ -28,12 +28,12 @@ NAME = "t.keyed"
 
 
 @pytest.fixture
-def disk() -> FailingDisk:
-    return FailingDisk()
+def disk(tmp_path: Path) -> SimDisk:
+    return SimDisk(tmp_path / "data")
 
 
 @pytest.fixture
-def served(tmp_path: Path, disk: FailingDisk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+def served(tmp_path: Path, disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     monkeypatch.setattr(compaction, "beside_bytes", lambda limits: 0)
     with Served(tmp_path / "data", disk=disk, limits=LIMITS) as served:
         served.lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=1)
@@ -149,10 +149,10 @@ def test_nothing_stays_of_a_run_whose_rows_are_all_dead(served: Served, tmp_path
     assert rows(served) == expected((range(45), 1))
 
 
-def test_what_a_failed_checkpoint_would_have_named_the_next_one_names(served: Served, disk: FailingDisk) -> None:
+def test_what_a_failed_checkpoint_would_have_named_the_next_one_names(served: Served, disk: SimDisk) -> None:
     due(served)
     merger(served).run_once()
-    disk.failures = 1
+    disk.fail("rename checkpoint-")
     with pytest.raises(OSError, match="planted"):
         served.checkpoint()
     assert served.server.upkeep.checkpointer.compactions.rows == 0
@@ -238,7 +238,7 @@ def test_a_run_out_of_shared_files_goes_into_a_folder_of_the_table(
 
 
 def test_a_disk_with_little_left_gets_room_by_the_rows_that_go(
-    served: Served, disk: FailingDisk, monkeypatch: pytest.MonkeyPatch
+    served: Served, disk: SimDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a full disk would stay full: nobody but compaction removes rows that are dead."""
     due(served)
@@ -249,9 +249,7 @@ def test_a_disk_with_little_left_gets_room_by_the_rows_that_go(
     assert rows(served) == expected((range(40), 0), (range(30), 1))
 
 
-def test_a_run_that_has_no_room_even_so_stays(
-    served: Served, disk: FailingDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_has_no_room_even_so_stays(served: Served, disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     due(served)
     with monkeypatch.context() as patch:
         patch.setattr(disk, "free_bytes", lambda _: 10)

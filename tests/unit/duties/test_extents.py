@@ -33,7 +33,7 @@ from lakestore_server.state.state import State
 from lakestore_server.state.view import View
 from tests.support.journal_end import rows_end
 from tests.support.served import Served
-from tests.support.simdisk import SimDisk
+from tests.support.world.disk import SimDisk
 
 SCHEMA = pa.schema([("v", pa.binary())])
 LIMITS = Limits(extent_bytes=2_000, extent_file_percent=50, compressed_percent=80)

@@ -23,32 +23,20 @@ from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import CommitIndex
 from tests.support.log_start import move_log_start
 from tests.support.served import Served
+from tests.support.world.disk import SimDisk
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64()), ("text", pa.string())])
 LIMITS = Limits(segment_rows=10, shared_segment_bytes=0, merge_bytes=0, merge_segments=4, scrub_bytes=0)
 NAME = "t.keyed"
 
 
-class FailingDisk(RealDisk):
-    """Refuses to rename checkpoints, as often as it is told."""
-
-    failures = 0
-
-    def rename(self, source: Path, target: Path) -> None:
-        """Or EIO."""
-        if target.name.startswith("checkpoint-") and self.failures:
-            self.failures -= 1
-            raise OSError(5, "planted")
-        super().rename(source, target)
+@pytest.fixture
+def disk(tmp_path: Path) -> SimDisk:
+    return SimDisk(tmp_path / "data")
 
 
 @pytest.fixture
-def disk() -> FailingDisk:
-    return FailingDisk()
-
-
-@pytest.fixture
-def served(tmp_path: Path, disk: FailingDisk) -> Iterator[Served]:
+def served(tmp_path: Path, disk: SimDisk) -> Iterator[Served]:
     with Served(tmp_path / "data", disk=disk, limits=LIMITS) as served:
         served.lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=1)
         yield served
@@ -107,13 +95,13 @@ def test_rows_that_nobody_looks_up_go_past_the_page_cache_and_are_compared_when_
     served: Served, monkeypatch: pytest.MonkeyPatch, *, are_looked_up: bool
 ) -> None:
     asked: dict[str, bool] = {}
-    create = FailingDisk.create
+    create = SimDisk.create
 
-    def noted(disk: FailingDisk, path: Path, *, is_cached: bool = True) -> AppendFile:
+    def noted(disk: SimDisk, path: Path, *, is_cached: bool = True) -> AppendFile:
         asked[path.name] = is_cached
         return create(disk, path, is_cached=is_cached)
 
-    monkeypatch.setattr(FailingDisk, "create", noted)
+    monkeypatch.setattr(SimDisk, "create", noted)
     cut(served, 4)
     if are_looked_up:
         assert served.lake.table(NAME).lookup([{"id": 5}]).num_rows == 1
@@ -127,12 +115,12 @@ def test_rows_that_nobody_looks_up_go_past_the_page_cache_and_are_compared_when_
 
 
 def test_what_a_failed_checkpoint_would_have_named_the_next_one_names(
-    served: Served, disk: FailingDisk, tmp_path: Path
+    served: Served, disk: SimDisk, tmp_path: Path
 ) -> None:
     cut(served, 4)
     before = rows(served)
     merger(served).run_once()
-    disk.failures = 1
+    disk.fail("rename checkpoint-")
     with pytest.raises(OSError, match="planted"):
         served.checkpoint()
     assert rows(served) == before

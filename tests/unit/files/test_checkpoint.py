@@ -13,27 +13,15 @@ import lakestore as ls
 from lakestore.errors import Corrupt
 from lakestore_server.files.data_folder import SEGMENTS
 from lakestore_server.host.clock import RealClock
-from lakestore_server.host.disk import AppendFile, RealDisk
 from lakestore_server.host.uncached_file import BLOCK
 from lakestore_server.main import Server
 from lakestore_server.segments.cut import segment_runs
 from lakestore_server.settings import Settings
 from tests.support.served import Served
 from tests.support.waiting import until
+from tests.support.world.disk import SimDisk
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-
-
-class FailingDisk(RealDisk):
-    """Cannot create segment files while `broken`."""
-
-    broken = False
-
-    def create(self, path: Path, *, is_cached: bool = True) -> AppendFile:
-        """As a real disk, or OSError."""
-        if self.broken and path.suffix == ".seg":
-            raise OSError(28, "No space left on device")
-        return super().create(path, is_cached=is_cached)
 
 
 def names(table: ls.Table) -> dict[int, str]:
@@ -43,15 +31,15 @@ def names(table: ls.Table) -> dict[int, str]:
 
 
 def test_what_a_failed_checkpoint_froze_is_merged_by_the_next(tmp_path: Path) -> None:
-    disk = FailingDisk()
+    disk = SimDisk(tmp_path / "data")
     with Served(tmp_path / "data", disk=disk) as served:
         lake = served.lake
         table = lake.create_table("a.b", SCHEMA, primary_key=["id"])
         table.upsert([{"id": i, "name": "first"} for i in range(50)])
-        disk.broken = True
+        disk.refuse("create *.seg")
         with pytest.raises(OSError, match="No space"):
             served.checkpoint()
-        disk.broken = False
+        disk.refuse()
         table.upsert([{"id": i, "name": "second"} for i in range(25, 75)])
         served.checkpoint()
         expected = {i: "first" for i in range(25)} | {i: "second" for i in range(25, 75)}

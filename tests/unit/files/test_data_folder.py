@@ -14,7 +14,7 @@ import pytest
 from lakestore.errors import Conflict
 from lakestore_server.files import data_folder
 from tests.support.served import Served
-from tests.support.simdisk import SimDisk
+from tests.support.world.disk import SimDisk
 
 _SCHEMA = pa.schema([("id", pa.int64())])
 

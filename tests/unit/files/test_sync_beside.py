@@ -15,8 +15,8 @@ from lakestore_server.files.journal_file import FileJournal, names
 from lakestore_server.host.disk import AppendFile
 from lakestore_server.state.commit_record import CommitRecord, NotWritten, RowsPart, Unknown
 from tests.support.served import Served
-from tests.support.simdisk import SimDisk
 from tests.support.waiting import until
+from tests.support.world.disk import SimDisk
 
 
 class Held:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from lakestore_server.host import clock
 from lakestore_server.host.clock import CONFIRM_SECONDS, GAP_US_MAX, SLACK_US_MAX, Doubt, Judge, Reading, Timekeeper
 from tests.support.seeds import examples
-from tests.support.served import DAY, START_US, HandClock
+from tests.support.served import DAY
+from tests.support.world.clock import START_US, HandClock
 
 YEAR = 365 * DAY
 SLACK = SLACK_US_MAX / 1e6

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakestore_server.host.disk import Disk, RealDisk
-from tests.support.simdisk import SimDisk
+from tests.support.world.disk import SimDisk
 
 
 @pytest.mark.parametrize("simulated", [False, True])

@@ -281,7 +281,7 @@ class _Recorded:
 
 def test_the_warehouse_is_synced_before_main_moves_only(lake: World) -> None:
     recorded = _Recorded(LocalStorage(lake.warehouse))
-    lake.catalog = Catalog(lake.ledger, MetadataStore(recorded), lake.warehouse, now_ms=lambda: lake.clock.ms)
+    lake.catalog = Catalog(lake.ledger, MetadataStore(recorded), lake.warehouse, now_ms=lambda: lake.now_ms)
     lake.create_free()
     lake.commit("free", set_property("a", "b"))
     assert recorded.calls == ["write", "write"]

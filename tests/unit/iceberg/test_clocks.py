@@ -53,49 +53,49 @@ def times(doc: Json) -> list[int]:
 
 
 def test_a_client_whose_clock_is_ahead_does_not_move_the_documents_times(lake: World) -> None:
-    now = lake.clock.ms
+    now = lake.now_ms
     doc = land(lake, 1, now + 2 * MINUTE)
     assert doc["snapshots"][0]["timestamp-ms"] == now + 2 * MINUTE
     assert doc["last-updated-ms"] == doc["snapshot-log"][0]["timestamp-ms"] == now
-    lake.clock.ms += 1
+    lake.now_ms += 1
     assert touch(lake, "later")["last-updated-ms"] == now + 1
-    lake.clock.ms += 1
+    lake.now_ms += 1
     assert times(land(lake, 2, now + 2))[2] == now + 2  # the client's clock was put right
 
 
 def test_a_snapshot_that_is_over_a_minute_old_is_to_be_made_anew(lake: World) -> None:
-    lake.clock.ms += HOUR
+    lake.now_ms += HOUR
     touch(lake, "now")
     with pytest.raises(Conflict, match=r"snapshot 1 is 60 s older .* clocks"):
-        land(lake, 1, lake.clock.ms - MINUTE - 1)
-    doc = land(lake, 1, lake.clock.ms - MINUTE)
-    assert doc["last-updated-ms"] == doc["snapshot-log"][0]["timestamp-ms"] == lake.clock.ms
+        land(lake, 1, lake.now_ms - MINUTE - 1)
+    doc = land(lake, 1, lake.now_ms - MINUTE)
+    assert doc["last-updated-ms"] == doc["snapshot-log"][0]["timestamp-ms"] == lake.now_ms
 
 
 def test_a_stored_document_that_java_refuses_is_mended_when_it_is_loaded(lake: World) -> None:
     """Earlier releases stored such documents: the tierer was two minutes ahead, then the server committed."""
-    land(lake, 1, lake.clock.ms)
+    land(lake, 1, lake.now_ms)
     pointer = lake.ledger.pointers("db")["free"]
     path = Path(locations.plain(pointer.location))
     doc = orjson.loads(path.read_bytes())
     doc["snapshot-log"][0]["timestamp-ms"] = doc["last-updated-ms"] + 2 * MINUTE
     assert "before last snapshot log entry" in refusal(doc)
     path.write_bytes(orjson.dumps(doc))
-    lake.clock.ms += HOUR
+    lake.now_ms += HOUR
     lake.catalog._store._recent.clear()
     loaded = lake.catalog.load(Name("db", "free"))
     assert refusal(loaded.data) == refusal(loaded.doc) == ""
     assert loaded.doc["last-updated-ms"] == doc["last-updated-ms"] + 2 * MINUTE
-    land(lake, 2, lake.clock.ms)
+    land(lake, 2, lake.now_ms)
 
 
 def test_a_catalog_whose_clock_was_set_back_lowers_the_documents_times(lake: World) -> None:
     """Else Java refuses every snapshot of a client with a right clock, for as long as the clock was ahead."""
-    right = lake.clock.ms
-    lake.clock.ms += 1_000 * HOUR
+    right = lake.now_ms
+    lake.now_ms += 1_000 * HOUR
     touch(lake, "ahead")
-    land(lake, 1, lake.clock.ms)
-    lake.clock.ms = right
+    land(lake, 1, lake.now_ms)
+    lake.now_ms = right
     loaded = lake.catalog.load(Name("db", "free"))
     assert max(times(loaded.doc)) == right
     assert refusal(loaded.doc) == ""
@@ -122,9 +122,9 @@ def test_java_loads_what_any_clocks_store(
     lake.create_free()
     number, landed = 0, 0
     for kind, client, step in commits:
-        lake.clock.ms += step
+        lake.now_ms += step
         add = snapshot(number + 1, landed or None, number + 1)
-        add["snapshot"]["timestamp-ms"] = lake.clock.ms + client
+        add["snapshot"]["timestamp-ms"] = lake.now_ms + client
         older = set_ref("main", 1)
         updates = {
             "snapshot": [add, set_ref("main", number + 1)],
@@ -144,4 +144,4 @@ def test_java_loads_what_any_clocks_store(
             number += 1
             landed = number if kind == "snapshot" else landed
         assert refusal(doc) == ""
-        assert max(times(doc)) <= lake.clock.ms
+        assert max(times(doc)) <= lake.now_ms

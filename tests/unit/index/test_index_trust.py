@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,28 +13,16 @@ from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.index.run_file import EMPTY_LSN
 from tests.support.served import Served
+from tests.support.world.disk import SimDisk
 
 KEYS = 500
-
-
-class Disk(RealDisk):
-    """Does something at one crash point, once."""
-
-    def __init__(self) -> None:
-        self.at: CrashPoint | None = None
-        self.action: Callable[[], None] = lambda: None
-
-    def reach(self, point: CrashPoint) -> None:
-        if point is self.at:
-            self.at = None
-            self.action()
 
 
 def rows(count: int = KEYS) -> pa.Table:
     return pa.table({"id": pa.array(range(count), pa.int64()), "v": pa.array(range(count), pa.int64())})
 
 
-def filled(folder: Path, disk: Disk | None = None) -> Served:
+def filled(folder: Path, disk: SimDisk | None = None) -> Served:
     """A server with a checkpointed table and a log table."""
     served = Served(folder, disk=disk)
     served.lake.create_table("a.b", {"id": "int64", "v": "int64"}, primary_key=["id"], buckets=2).upsert(rows())
@@ -60,11 +47,17 @@ def test_a_checkpoint_made_while_the_index_has_a_problem_says_that_there_is_none
     tmp_path: Path, point: CrashPoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The process ends before a rebuild begins, as when it is closed beside a look-up that meets a damaged block."""
-    disk = Disk()
+    disk = SimDisk(tmp_path)
     served = filled(tmp_path, disk)
     index = served.engine.index
     served.lake.table("a.log").append([{"v": 1}])
-    disk.at, disk.action = point, lambda: index.found_problem("planted", damaged=True)
+
+    def passing(passed: CrashPoint) -> None:
+        if passed is point:
+            disk.passing = lambda _: None
+            index.found_problem("planted", damaged=True)
+
+    disk.passing = passing
     index.call_on_problem(lambda: None)  # no rebuild in this process
     served.checkpoint()
     served.kill()

@@ -26,7 +26,7 @@ from lakestore_server.index.run_filter import LookupNumbers
 from lakestore_server.index.run_merge import merge, of_numbers, slices
 from lakestore_server.index.run_writer import RunWriter
 from tests.support.seeds import seeded
-from tests.support.simdisk import SimDisk
+from tests.support.world.disk import SimDisk
 
 DISK = RealDisk()
 HASH = key_hash(bytes(32))

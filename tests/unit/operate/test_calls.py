@@ -18,22 +18,9 @@ from lakestore.wire import rpc
 from lakestore_server.host import event_log
 from lakestore_server.host.histogram import Histogram
 from lakestore_server.operate.calls import Calls
+from tests.support.world.clock import HandClock
 
 METHODS = rpc.METHODS
-
-
-class Clock:
-    """Time that goes on when told."""
-
-    now = 0.0
-
-    def now_us(self) -> int:
-        """Wall time."""
-        return int(self.now * 1e6)
-
-    def monotonic(self) -> float:
-        """The same."""
-        return self.now
 
 
 @dataclass(frozen=True)
@@ -67,7 +54,7 @@ def events(said: io.StringIO) -> list[dict[str, Any]]:
 
 
 def test_a_drain_waits_for_what_runs_and_refuses_what_comes() -> None:
-    calls = Calls(Clock())
+    calls = Calls(HandClock())
     entered, go_on = threading.Event(), threading.Event()
 
     def slow(_: object) -> str:
@@ -91,7 +78,7 @@ def test_a_drain_waits_for_what_runs_and_refuses_what_comes() -> None:
 
 
 def test_a_change_stream_ends_with_a_reason_to_try_again() -> None:
-    calls = Calls(Clock())
+    calls = Calls(HandClock())
     woken = threading.Event()
 
     class Somebody:
@@ -122,7 +109,7 @@ def test_a_change_stream_ends_with_a_reason_to_try_again() -> None:
 
 
 def test_a_stream_that_its_reader_leaves_is_no_refusal() -> None:
-    calls = Calls(Clock())
+    calls = Calls(HandClock())
     stream = calls.watched(METHODS["Fetch"], lambda _: iter([1, 2, 3]))(None)
     next(stream)
     stream.close()
@@ -131,17 +118,17 @@ def test_a_stream_that_its_reader_leaves_is_no_refusal() -> None:
 
 
 def test_refusals_are_counted_and_logged_now_and_then(lines: io.StringIO) -> None:
-    clock = Clock()
+    clock = HandClock()
     calls = Calls(clock)
 
     def refuse(_: object) -> None:
         raise Invalid("column x is wrong")
 
     verb = calls.watched(METHODS["Commit"], refuse)
-    for seconds in range(100):
-        clock.now = float(seconds)
+    for _ in range(100):
         with pytest.raises(Invalid):
             verb(None)
+        clock.advance(1)
     said = events(lines)
     assert [line["fields"]["count"] for line in said] == [1, 60]
     assert said[0]["fields"] == {"method": "Commit", "code": "Invalid", "count": 1, "newest": "column x is wrong"}
@@ -149,11 +136,11 @@ def test_refusals_are_counted_and_logged_now_and_then(lines: io.StringIO) -> Non
 
 
 def test_a_slow_call_is_logged(lines: io.StringIO) -> None:
-    clock = Clock()
+    clock = HandClock()
     calls = Calls(clock, slow_seconds=1.0)
 
     def wait(seconds: float) -> None:
-        clock.now += seconds
+        clock.advance(seconds)
 
     verb = calls.watched(METHODS["Lookup"], wait)
     verb(0.5)

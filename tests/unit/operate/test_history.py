@@ -17,7 +17,8 @@ from lakestore_server.operate.clients import Clients
 from lakestore_server.operate.history import FIGURES, FINE, PER_MINUTE, SERVER_FIGURES, History, Kind, Series
 from lakestore_server.operate.sampler import Sampler
 from tests.support.seeds import seeded
-from tests.support.served import SCHEMA, START_US, HandClock, Served
+from tests.support.served import SCHEMA, Served
+from tests.support.world.clock import START_US, HandClock
 
 STEP_US = 10_000_000
 SERVER = [0.0] * len(SERVER_FIGURES)

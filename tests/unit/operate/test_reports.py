@@ -15,7 +15,7 @@ from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.tracing import DETAIL
 from lakestore_server.operate.reports import BYTES_MAX, REPORTS_MAX, Reports
-from tests.support.served import HandClock
+from tests.support.world.clock import HandClock
 
 BIG = json.dumps({"waiting": "\U0001f600" * 4_000}, ensure_ascii=False)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lakestore_server.host.disk import Disk
-from tests.support.simdisk import PowerLost, SimDisk
+from tests.support.world.disk import PowerLost, SimDisk
 
 
 @pytest.fixture
@@ -183,3 +183,29 @@ def test_a_failure_for_one_thread_waits_for_that_thread(disk: SimDisk) -> None:
     thread.join()
     assert [str(error) for error in failures] == ["[Errno 5] planted failure of write of 4 bytes"]
     assert not disk.will_fail
+
+
+def test_steps_that_match_a_pattern_fail_until_others_are_refused(disk: SimDisk) -> None:
+    disk.refuse("create *.seg", "rename *")
+    put(disk, "a/x", b"one")
+    for refused in (
+        lambda: disk.create(disk.root / "a/x.seg"),
+        lambda: disk.rename(disk.root / "a/x", disk.root / "a/y"),
+    ):
+        with pytest.raises(OSError, match="No space"):
+            refused()
+    disk.refuse()
+    disk.rename(disk.root / "a/x", disk.root / "a/x.seg")
+    assert disk.list(disk.root / "a") == ["x.seg"]
+
+
+def test_each_read_and_change_is_told_before_it_happens(disk: SimDisk) -> None:
+    said: list[str] = []
+    disk.before = said.append
+    path = put(disk, "a/x", b"one")
+    assert disk.read(path) == b"one"
+    disk.remove(path)
+    assert said == ["create x", "write", "sync", "sync_folder a", "read", "remove x"]
+    disk.before = lambda what: disk.lose_power_after(0)
+    with pytest.raises(PowerLost):
+        disk.create(path)

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,7 @@ class SimFile:
         """Append; when power goes in the middle of it, a part may have been written."""
         data = b"".join(memoryview(part).cast("B") for part in parts)
         half = data[: len(data) // 2]
+        self._disk.before("write")
         with self._disk.lock:
             try:
                 with self._disk.step(f"write of {len(data)} bytes", lambda: self._content.pending.append(data)):
@@ -169,13 +171,15 @@ class SimFile:
 
     def sync(self) -> None:
         """Make the contents durable; the name is the folder's."""
+        self._disk.before("sync")
         with self._flushing("sync"):
             self._content.sync()
 
     def write_back(self) -> None:
         """Bytes that were written may be on the disk at any moment: nothing happens, or they are lost."""
-        with self._flushing("write back"):
-            pass
+        if self._disk.writes_back:
+            with self._flushing("write back"):
+                pass
 
     @contextmanager
     def _flushing(self, what: str) -> Iterator[None]:
@@ -190,6 +194,7 @@ class SimFile:
 
     def truncate(self, size: int) -> None:
         """Cut the file."""
+        self._disk.before("truncate")
         with self._disk.step("truncate"):
             self._content.pending.append(size)
             self._file.truncate(size)
@@ -237,9 +242,16 @@ class SimDisk:
         self._failing: dict[tuple[str, str], int] = {}
         self._open: list[SimFile] = []
         self._full_after: int | None = None
+        self._refused: tuple[str, ...] = ()
         self._power_until: tuple[CrashPoint, int] | None = None
         self.reached: Counter[CrashPoint] = Counter()
         """How often each crash point was passed."""
+        self.before: Callable[[str], None] = lambda what: None
+        """Called before each read and change with its name, with no lock held: to take time, or to raise."""
+        self.passing: Callable[[CrashPoint], None] = lambda point: None
+        """Called at each crash point before it counts."""
+        self.writes_back = True
+        """Whether `write_back` is a step, which may fail."""
         root.mkdir(parents=True, exist_ok=True)
 
     def lose_power_after(self, steps: int | None) -> None:
@@ -271,6 +283,11 @@ class SimDisk:
         with self.lock:
             self._full_after = after
 
+    def refuse(self, *steps: str) -> None:
+        """Let every step fail whose name matches a pattern, as on a full disk, until this is called with others."""
+        with self.lock:
+            self._refused = steps
+
     def heal(self) -> None:
         """Let nothing fail any more that has not failed yet."""
         with self.lock:
@@ -293,6 +310,8 @@ class SimDisk:
                 self._steps_left = -1
                 raise PowerLost(f"power was lost before this {what}")
             self._steps_left -= 1
+        if any(fnmatchcase(what, pattern) for pattern in self._refused):
+            raise PlantedFailure(errno.ENOSPC, "No space left on device")
         if self._full_after is not None and what.startswith(("write", "create")):
             self._full_after -= 1
             if self._full_after < 0:
@@ -355,6 +374,7 @@ class SimDisk:
 
     def create(self, path: Path, *, is_cached: bool = True) -> SimFile:
         """A new file whose name is not durable yet; a crash may leave any of what was not synced, cached or not."""
+        self.before(f"create {path.name}")
         with self.step(f"create {path.name}"):
             content = _Content()
             file = SimFile(self, path, content)
@@ -364,6 +384,7 @@ class SimDisk:
 
     def rename(self, source: Path, target: Path) -> None:
         """Atomic inside one folder; over two, each folder's side is its own change. A folder moves at once."""
+        self.before(f"rename {source.name}")
         with self.step(f"rename {source.name}"):
             if source.is_dir():
                 source.rename(target)
@@ -381,6 +402,7 @@ class SimDisk:
 
     def link(self, source: Path, target: Path) -> bool:
         """Another name of the same content."""
+        self.before(f"link {target.name}")
         with self.step(f"link {target.name}"):
             content = self._content(source)
             target.hardlink_to(source)
@@ -389,6 +411,7 @@ class SimDisk:
 
     def remove(self, path: Path) -> None:
         """Unlink; after a crash the file may be back."""
+        self.before(f"remove {path.name}")
         with self.step(f"remove {path.name}"):
             self._content(path)
             path.unlink()
@@ -396,12 +419,14 @@ class SimDisk:
 
     def make_folder(self, path: Path) -> None:
         """Durable at once, as the seam promises."""
+        self.before(f"make_folder {path.name}")
         with self.step(f"make_folder {path.name}"):
             path.mkdir(parents=True, exist_ok=True)
             self._folder(path)
 
     def remove_folder(self, path: Path) -> None:
         """Each file in it goes by itself, so that a crash may leave some."""
+        self.before(f"remove_folder {path.name}")
         with self.step(f"remove_folder {path.name}"):
             for file in sorted(path.rglob("*")):
                 if file.is_file():
@@ -411,6 +436,7 @@ class SimDisk:
 
     def sync_folder(self, path: Path) -> None:
         """Make names durable; a folder that was removed from here is durably gone."""
+        self.before(f"sync_folder {path.name}")
         try:
             with self.step(f"sync_folder {path.name}"):
                 self._folder(path).sync()
@@ -428,6 +454,7 @@ class SimDisk:
 
     def read(self, path: Path) -> bytes:
         """A whole file, as a running system sees it."""
+        self.before("read")
         with self.lock:
             return path.read_bytes()
 
@@ -454,6 +481,7 @@ class SimDisk:
 
     def reach(self, point: CrashPoint) -> None:
         """Count the pass; maybe power goes now."""
+        self.passing(point)
         with self.lock:
             self.reached[point] += 1
             if self._power_until is None or self._power_until[0] != point:
