@@ -291,7 +291,7 @@ class ServersWire:
                 for answer in answers:
                     if method.streams_in:
                         if answer.HasField("error"):
-                            self._failed(server, errors.error_from_text(answer.error))
+                            self._failed(server, errors.error_of_message(answer.error))
                         self._wrote(method, answer.token)
                     yield answer
         except LakestoreError as error:

@@ -28,7 +28,7 @@ from lakestore.rows import ipc, user
 from lakestore.rows.ranges import check_row, pieces
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import ROWS_MIN, CommitMessage, Rows
-from lakestore.wire.errors import error_from_text
+from lakestore.wire.errors import error_of_message
 
 Keep = Sequence[str] | Mapping[str, Any]
 """Columns that all rows keep, or column to a flag for each row."""
@@ -365,7 +365,7 @@ class Writer:
 
     def _answered(self, answer: pb.CommitAnswer) -> None:
         if answer.HasField("error"):
-            raise error_from_text(answer.error)
+            raise error_of_message(answer.error)
         with self._state:
             while self._unanswered and self._unanswered[0].sequence <= answer.sequence:
                 sequence = self._unanswered.popleft().sequence

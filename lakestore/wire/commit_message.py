@@ -1,9 +1,10 @@
-"""Commits whose large rows stand beside the message: copied once on their way out, and not at all on their way in.
+"""Commit requests whose large rows are kept outside the protobuf message, so that their bytes are copied less often.
 
-protobuf copies a field of bytes when it is set, when its message is put into another one, when that is serialised, and
-twice when it is parsed and read. On the wire a message is its fields one after the other, in any order. So the message
-of large rows is put together here around them, and taken apart; both ends are well with one that protobuf has made.
-`Change.pad` puts rows at a multiple of 8 bytes of the message, for what works on their values.
+- protobuf copies a bytes field three times while it writes a message and twice while it reads one. This module copies
+  the rows once while it writes, and not at all while it reads.
+- The bytes on the wire are an ordinary `CommitRequest`, because a message is its fields in any order. Either end may
+  use protobuf alone.
+- `Change.pad` fills up to a multiple of 8 bytes before the rows, because Arrow computes on aligned values.
 """
 
 from __future__ import annotations
@@ -23,46 +24,46 @@ COUNTS: tuple[str, ...] = tuple(
 
 
 ROWS_MIN = 64 << 10
-"""Shorter rows stay in the message."""
+"""Rows of fewer bytes stay in the message."""
 ALIGNED = 8
 FIELDS_MAX = 1_000
-"""Fields of a message that are looked at one by one."""
+"""A message with more fields is left to protobuf."""
 Rows: TypeAlias = Sequence[bytes | pa.Buffer]
 """The parts of an Arrow IPC stream."""
 _VARINT, _BYTES = 0, 2
 _FIXED = {1: 8, 5: 4}
-"""Bytes of a value, by the kind of its field."""
+"""Wire type of a field to the bytes of its value."""
 _CHANGES = pb.CommitRequest.DESCRIPTOR.fields_by_name["changes"].number
 _ROWS, _PAD = (pb.Change.DESCRIPTOR.fields_by_name[name].number for name in ("rows", "pad"))
 
 
 @dataclass(slots=True)
 class CommitMessage:
-    """A commit request with the rows of some of its changes beside it, which have none inside."""
+    """A commit request, and the rows of those of its changes that have no rows inside the request."""
 
     request: pb.CommitRequest
     rows: dict[int, Rows] = field(default_factory=dict)
-    """By the number of the change."""
+    """Number of the change to its rows."""
 
     @property
     def sequence(self) -> int:
-        """The request's."""
+        """The sequence of the request."""
         return self.request.sequence
 
     @property
     def nbytes(self) -> int:
-        """About the bytes of it all."""
+        """Approximate bytes of the request with all rows."""
         return self.request.ByteSize() + sum(map(_size, self.rows.values()))
 
     def rows_of(self, change: int) -> pa.Buffer | None:
-        """The rows of a change in one piece; None if they are inside."""
+        """The rows of a change as one buffer; None if they are in the request."""
         parts = self.rows.get(change)
         if parts is None:
             return None
         return pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def encoded(self) -> bytes:
-        """The message's bytes."""
+        """The bytes for the wire."""
         if not self.rows:
             data: bytes = self.request.SerializeToString()
             return data
@@ -80,11 +81,11 @@ class CommitMessage:
 
 
 Sent: TypeAlias = pb.CommitRequest | CommitMessage
-"""A commit as it is handed to a stream of them."""
+"""A commit as a stream of commits takes it."""
 
 
 def beside(sent: Sent) -> CommitMessage:
-    """A commit as one that may have rows beside it."""
+    """The commit as a `CommitMessage`."""
     return sent if isinstance(sent, CommitMessage) else CommitMessage(sent)
 
 
@@ -94,9 +95,10 @@ def encoded(sent: Sent) -> bytes:
 
 
 def taken_apart(data: bytes | pa.Buffer) -> tuple[bytes, dict[int, Rows]]:
-    """The bytes of a commit's message without the rows that are most of it, and these by the number of their change.
+    """Separate the rows of one change from a message if they are at least half of it.
 
-    All of it, and none, for a message without such rows, and for bytes that protobuf is to judge.
+    Returns the message without these rows, and the rows by the number of their change. If no rows are that large, or
+    the bytes are no valid message, it returns all bytes and no rows; protobuf then reads or refuses them.
     """
     number, view = -1, memoryview(data).cast("B")
     for each in _fields(view, 0, len(view)) if len(view) >= ROWS_MIN else ():
@@ -109,19 +111,19 @@ def taken_apart(data: bytes | pa.Buffer) -> tuple[bytes, dict[int, Rows]]:
 
 
 class _Field(NamedTuple):
-    """A field in a message's bytes."""
+    """The place of a field in the bytes of a message."""
 
     number: int
     kind: int
     at: int
-    """The first byte, of its tag."""
+    """First byte of the tag."""
     start: int
-    """The first byte of its value; of bytes behind their length."""
+    """First byte of the value, after the length if it has one."""
     end: int
 
 
 def _large_rows(data: memoryview, change: _Field) -> _Field | None:
-    """The rows of a change if they are most of the message, and the change has none besides."""
+    """The rows field of a change if it is its only one and at least half of the message."""
     least = max(ROWS_MIN, len(data) // 2)
     if change.end - change.start < least:
         return None
@@ -130,7 +132,7 @@ def _large_rows(data: memoryview, change: _Field) -> _Field | None:
 
 
 def _without(data: memoryview, change: _Field, rows: _Field) -> bytes:
-    """A message without the rows of one of its changes."""
+    """The bytes of a message without the rows of one change."""
     left = b"".join((data[change.start : rows.at], data[rows.end : change.end]))
     return b"".join((data[: change.at], _tag(_CHANGES), _varint(len(left)), left, data[change.end :]))
 
@@ -141,7 +143,7 @@ def _aligned(data: bytes | pa.Buffer, rows: _Field) -> pa.Buffer:
 
 
 def _fields(data: memoryview, at: int, end: int) -> Sequence[_Field]:
-    """The fields of the message between two places; none where protobuf is to judge."""
+    """The fields of the message in `data[at:end]`; none if the bytes are invalid or the fields are too many."""
     found: list[_Field] = []
     try:
         while at < end:
@@ -164,7 +166,7 @@ def _fields(data: memoryview, at: int, end: int) -> Sequence[_Field]:
 
 
 def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A number, and the place behind it; `IndexError` where there is none of ten bytes or fewer."""
+    """A number and the place after it. `IndexError` if it is cut off or longer than ten bytes."""
     value = 0
     for shift in range(0, 70, 7):
         byte = data[at]
@@ -189,7 +191,7 @@ def _tag(number: int) -> bytes:
 
 
 def _opening(change: bytes, size: int, at: int) -> bytes:
-    """The bytes before the rows of a change, which begins at a place: so many that the rows lie at a multiple of 8."""
+    """The bytes before the rows of a change that begins at `at`, padded so that the rows begin at a multiple of 8."""
     before_rows = _tag(_ROWS) + _varint(size)
     for pad in range(2 * ALIGNED):
         inside = b"".join((change, _tag(_PAD), _varint(pad), bytes(pad), before_rows))

@@ -24,21 +24,21 @@ from lakestore.v1 import lakestore_pb2 as pb
 
 ERROR_KEY = "lakestore-error-bin"
 BUSY_SECONDS = 0.5
-"""When to come again to a server that serves as many calls as it can."""
+"""The pause before a client calls a server again that serves as many calls as it can."""
 _NOT_CONNECTED = "failed to connect to all addresses"
-"""The beginning of gRPC's own words for a call that found no connection, so nobody has got it."""
+"""gRPC's text begins so for a call without a connection: no server received it."""
 RETRY_KEY = "lakestore-retry-after"
-"""Seconds, as text; an entry of its own, for older clients take the first one to have three parts."""
+"""Seconds, as text. It has its own entry, because older clients expect three parts in the first one."""
 BUCKETS_KEY = "lakestore-buckets-bin"
 """The buckets that a `Fenced` names, by table, as JSON."""
 EXACT_KEY = "lakestore-kind"
-"""The exact kind of an error whose kind older clients do not know; an entry of its own, which they leave out."""
+"""The exact kind of an error, if older clients do not know it. They ignore this entry."""
 ROWS_KEY = "lakestore-rows-bin"
 """The rows that a `NothingToKeep` names, as `ChangesRows`."""
 FIGURES_KEY = "lakestore-figures-bin"
 """The figures of a `NotFresh`, `NotLeader` or `PositionExpired`, as JSON."""
 ROWS_BYTES_MAX = 256 << 10
-"""Bytes of rows that an error names; the first change is always named whole."""
+"""The most bytes of row numbers in an error; the first change is always complete."""
 KINDS_SINCE_5 = {
     "OtherTimeline": "PositionExpired",
     "ProducerForgotten": "Fenced",
@@ -52,13 +52,13 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 
 def told_kinds(kind: str) -> tuple[str, str]:
-    """The kind that every client knows, and the exact one; the latter is empty where they are the same."""
+    """(the kind that every client knows, the exact kind or "" if it is the same)."""
     wider = KINDS_SINCE_5.get(kind, "")
     return (wider, kind) if wider else (kind, "")
 
 
 def known_kind(kind: str, exact: str) -> str:
-    """The exact kind if this release knows it, else the wider one."""
+    """`exact` if this release knows it, otherwise `kind`."""
     return exact if exact in KINDS else kind
 
 
@@ -98,7 +98,7 @@ def _rows_of(packed: Iterable[pb.ChangeRows]) -> Iterable[ChangeRows]:
     return (ChangeRows(each.change, each.table, tuple(BitMap.deserialize(each.rows))) for each in packed)
 
 
-def error_text(error: LakestoreError) -> pb.Error:
+def error_message(error: LakestoreError) -> pb.Error:
     """An error as a message."""
     kind, exact = told_kinds(error.kind)
     return pb.Error(
@@ -112,8 +112,8 @@ def error_text(error: LakestoreError) -> pb.Error:
     )
 
 
-def error_from_text(message: pb.Error) -> LakestoreError:
-    """The error that `error_text` wrote."""
+def error_of_message(message: pb.Error) -> LakestoreError:
+    """The error that `error_message` wrote."""
     kind = known_kind(message.kind, message.exact)
     retry_after, rows = message.retry_after_seconds, _rows_of(message.nothing_to_keep)
     figures = {"leader": message.leader}
@@ -121,12 +121,12 @@ def error_from_text(message: pb.Error) -> LakestoreError:
 
 
 def defect(error: BaseException, applied: Applied = "unknown") -> Internal:
-    """The error that a client is told of one that nobody foresaw."""
+    """The error for the client if the server failed in a way that nobody foresaw."""
     return Internal(f"a defect of the server: {type(error).__name__}: {error}", applied=applied)
 
 
 def typed(error: Exception) -> LakestoreError:
-    """The error that a client is told of any: itself, or a defect."""
+    """The error for the client: a `LakestoreError` itself, any other error as a defect."""
     return error if isinstance(error, LakestoreError) else defect(error)
 
 
@@ -142,7 +142,7 @@ def error_of_fields(fields: Mapping[str, bytes]) -> LakestoreError:
 
 
 def _silent(address: str, details: str) -> str:
-    """A server that does not answer, and why as far as the connection says."""
+    """A sentence that the server does not answer, with the reason that the connection gives."""
     where = f"the server at {address}" if address else "the server"
     return f"{where} does not answer ({details.rsplit('last error: ', 1)[-1].rstrip(')')}): is it running there?"
 
@@ -150,7 +150,7 @@ def _silent(address: str, details: str) -> str:
 def unpack_error(
     metadata: Mapping[str, Any], code: str, details: str, *, reads: bool = False, address: str = ""
 ) -> LakestoreError:
-    """The error that metadata or, failing that, a bare status tells of."""
+    """The error in the metadata. Without one there, the error that gRPC's status means."""
     if ERROR_KEY in metadata:
         kind, message, applied = json.loads(metadata[ERROR_KEY])[:3]
         kind = known_kind(kind, metadata.get(EXACT_KEY, ""))

@@ -1,8 +1,8 @@
-"""RPCs over a pipe: the questions that the process of a query asks the server that has started it.
+"""Frames of the pipe between a query process and the server that started it.
 
-The process may CALL an RPC, OPEN a stream of answers, ask for the NEXT one, and CLOSE it, ask for the SIZE of a lake
-file and READ a part of it, one at a time. Each answer has one part or none; none in answer to NEXT is the stream's end,
-and in answer to SIZE or READ it says that the file is gone. So neither end holds more than one message.
+- The process asks one question at a time (`Verb`) and waits for the answer, so each end holds one message at most.
+- An answer has one part or none. An empty answer to NEXT is the end of the stream; an empty answer to SIZE or READ
+  means that the lake file no longer exists.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from enum import IntEnum
 NUMBER = struct.Struct("<I")
 FILE_SIZE = struct.Struct("<Q")
 FILE_PART = struct.Struct("<QI")
-"""First byte and number of bytes of a part of a file; the file's location follows."""
+"""First byte and number of bytes of a part of a file. The location of the file follows."""
 FILE_PART_BYTES_MAX = 8 << 20
 ASKED_BYTES_MAX = 64 << 20
-"""Bytes of a frame of the process's. Its largest one is the answer: 4 M characters, 6 bytes of JSON for each."""
+"""The most bytes of a frame from the process. Its result is the largest: 4 M characters of 6 bytes of JSON each."""
 
 
 class Verb(IntEnum):
-    """The questions."""
+    """The questions of the process: call an RPC; open a stream, read it, close it; a file's size and a part of it."""
 
     CALL = 1
     OPEN = 2
@@ -36,6 +36,6 @@ def called(method: str, request: bytes) -> bytes:
 
 
 def parted(payload: bytes) -> tuple[str, bytes]:
-    """(RPC, request) of such a payload."""
+    """(RPC, request) of a payload of CALL or OPEN."""
     name, _, request = payload.partition(b"\0")
     return name.decode("ascii"), request

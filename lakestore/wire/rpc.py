@@ -30,14 +30,14 @@ __all__ = ["grpc"]
 SERVICE = "lakestore.v1.Lakestore"
 
 SMALL_CALLS = "lakestore.v1.SmallCalls"
-"""The service of an open stream that carries small calls of the other one."""
+"""The service with one RPC: a stream that stays open and carries small calls of `SERVICE`."""
 TALK_PATH = f"/{SMALL_CALLS}/Talk"
 TALK_SINCE = 5
-"""The protocol that it came with."""
+"""The protocol that introduced `Talk`."""
 TALKED = ("Lookup", "Commit")
-"""The RPCs whose small requests go on it."""
+"""The RPCs whose small requests are sent on this stream."""
 TALK_BYTES_MAX = 64 << 10
-"""A longer request goes by itself."""
+"""A longer request is a call of its own."""
 PROTOCOL, PROTOCOL_MIN = 5, 4
 """The protocol of this release, and the oldest one that either end understands: that of release 0.2."""
 FIELDS_SINCE = {
@@ -49,13 +49,16 @@ FIELDS_SINCE = {
     "PlanRequest": {"require": 5},
     "TiererRequest": {"problems": 5},
 }
-"""Request fields to the protocol they came with, where a server that does not know them would do something else.
+"""Request fields to the protocol that introduced them. An older server would ignore such a field and do something else,
+so `check_known` refuses the request.
 
-Their zero asks for nothing new. Fields that only say which history or table is meant are not here: an older server
-serves without them, as it always did.
+A field with its zero value asks for nothing new. Fields that only name the timeline or the table are not listed: an
+older server answers correctly without them.
 """
 LAKE_SINCE = {"snapshots": 5, "snapshot_seconds": 5}
-"""Keys of `lake` in a new table's definition to the protocol they came with; said only where they ask for something."""
+"""Keys of `lake` in the definition of a new table to the protocol that introduced them. A definition leaves them out
+unless they ask for something.
+"""
 READS_AT_LEADER = ("lakestore-reads", "leader")
 """Metadata of a client of several servers that reads at the leader alone: a follower answers `NotLeader`."""
 PING_SECONDS, PING_ANSWER_SECONDS = 15, 10
@@ -63,8 +66,8 @@ FAILOVER_PING_SECONDS, FAILOVER_PING_ANSWER_SECONDS = 8, 4
 
 
 def client_keepalive(*, is_one_of_several: bool) -> list[tuple[str, int]]:
-    """Options of a client's channel. By pings a call notices a server that is gone without a word; idle connections do
-    not ping. One of several servers is given up sooner, because another one may lead by then.
+    """Options of a client's channel. Pings during a call detect a server that is gone without closing its connection;
+    idle connections do not ping. If it is one of several servers, the client gives up sooner: another may lead by then.
     """
     ping, answer = PING_SECONDS, PING_ANSWER_SECONDS
     if is_one_of_several:
@@ -84,7 +87,7 @@ SERVER_KEEPALIVE = [
     ("grpc.http2.min_ping_interval_without_data_ms", PING_SECONDS * 500),
     ("grpc.http2.max_ping_strikes", 2),
 ]
-"""A client that is gone is noticed too, and one that pings more often than ours do is sent away."""
+"""The server detects clients that are gone, and disconnects a client that pings more often than ours."""
 
 
 def options(message_bytes: int) -> list[tuple[str, int]]:
@@ -99,7 +102,7 @@ class Method:
     name: str
     """The name in the proto file."""
     attribute: str
-    """The same in snake case."""
+    """The name in snake case."""
     request: Any
     answer: Any
     streams_in: bool
@@ -126,7 +129,7 @@ class Method:
 
     @property
     def since(self) -> int:
-        """The protocol that it came with, `PROTOCOL_MIN` if it is not newer."""
+        """The protocol that introduced the RPC; `PROTOCOL_MIN` if it is older."""
         return self.rule.since or PROTOCOL_MIN
 
     @property
@@ -158,7 +161,7 @@ def _says(message: Any, name: str) -> bool:
 
 
 def check_known(method: Method, request: Any, protocol: int, release: str) -> None:
-    """`Invalid` if a request asks for what a server of an older protocol would ignore without a word."""
+    """Raises `Invalid` if a server of an older protocol would silently ignore a part of the request."""
     for message in (request, *getattr(request, "changes", ())):
         for name, since in FIELDS_SINCE.get(message.DESCRIPTOR.name, {}).items():
             if since > protocol and _says(message, name):

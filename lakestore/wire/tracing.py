@@ -1,7 +1,7 @@
 """Traces by OpenTelemetry: spans of calls, commits, queries and rounds, from client to server.
 
-They are made where a program has set OpenTelemetry up, and in processes of ours that `OTEL_EXPORTER_OTLP_ENDPOINT`
-names a collector for. Elsewhere a span is nothing, and the library is not even imported.
+Spans are recorded if the program has set up OpenTelemetry, and in our own processes if `OTEL_EXPORTER_OTLP_ENDPOINT`
+names a collector. Otherwise `span` does nothing and OpenTelemetry is not imported.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _PROCESS = re.compile(r"/[^/]+/[0-9]+\Z")
 
 
 def name_of(kind: str, name: str, host: str, pid: int) -> str:
-    """The name of one process at work on a thing of some kind."""
+    """The name under which a process reports its work, as in `bridge/orders/host-1/4711`."""
     return f"{kind}/{name}/{host}/{pid}"
 
 
 def thing_of(reporter: str) -> str:
-    """A reporter's name without host and process: the same for all processes, one after the other or together."""
+    """The name of a reporter without host and process. All processes with the same work share it."""
     return _PROCESS.sub("", reporter)
 
 
 def detail_of(value: Any) -> dict[str, Any]:
-    """The fields of a report's detail that have their types; none of a value that is no object."""
+    """The known fields of a report's detail whose values have the right type. Empty if `value` is no object."""
     if not isinstance(value, Mapping):
         return {}
     return {name: value[name] for name, fits in DETAIL.items() if name in value and fits(value[name])}
@@ -57,7 +57,7 @@ DETAIL: Mapping[str, Callable[[Any], bool]] = {
     "waiting": _is_text,
     "halted": _by_name(_is_text),
 }
-"""Field of a detail to the check of its type."""
+"""Field of a report's detail to the check of its type."""
 
 
 log = logging.getLogger("lakestore.tracing")
@@ -68,7 +68,7 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 
 def is_on() -> bool:
-    """Whether spans are made in this process."""
+    """True if this process records spans."""
     api = sys.modules.get("opentelemetry.trace")
     return api is not None and _is_set_up(api)
 
@@ -78,7 +78,7 @@ def _is_set_up(api: Any) -> bool:
 
 
 def span(name: str, kind: Kind = "INTERNAL", **attributes: Any) -> AbstractContextManager[Any]:
-    """A span around a block, which is its error's if one leaves it; nothing where no traces are made."""
+    """A span around a block; it records an error that leaves the block. Does nothing if tracing is off."""
     return _span(name, kind, attributes) if is_on() else contextlib.nullcontext()
 
 
@@ -93,7 +93,7 @@ def _span(name: str, kind: Kind, attributes: Mapping[str, Any]) -> Iterator[None
 
 
 def note(**attributes: Any) -> None:
-    """Attributes of the span that this is in."""
+    """Add attributes to the current span."""
     if is_on():
         from opentelemetry import trace
 
@@ -103,7 +103,7 @@ def note(**attributes: Any) -> None:
 
 
 def headers() -> Metadata:
-    """The metadata by which a call's other end goes on with this trace."""
+    """Metadata with which the other end of a call continues this trace."""
     if not is_on():
         return ()
     from opentelemetry import propagate
@@ -115,7 +115,7 @@ def headers() -> Metadata:
 
 @contextlib.contextmanager
 def joined(metadata: Metadata) -> Iterator[None]:
-    """A block within the trace that a call came with."""
+    """A block whose spans belong to the trace in a call's metadata."""
     if not is_on():
         yield
         return
@@ -131,7 +131,7 @@ def joined(metadata: Metadata) -> Iterator[None]:
 
 @cache
 def begin(service: str) -> None:
-    """Have a process of ours send its spans to the collector that the environment names, if it names one."""
+    """Send the spans of this process to the collector that the environment names. Does nothing if it names none."""
     if not any(os.environ.get(name) for name in ENDPOINTS):
         return
     try:

@@ -95,7 +95,7 @@ class Front:
     def _commits(self, method: rpc.Method, requests: Iterator[Any], metadata: Any) -> Iterator[Any]:
         refused = NotLeader.of(self.leader)
         if self.role == "follower":
-            yield pb.CommitAnswer(error=errors.error_text(refused))
+            yield pb.CommitAnswer(error=errors.error_message(refused))
             return
 
         def taken() -> Iterator[Any]:
@@ -109,7 +109,7 @@ class Front:
                 break  # the commit happened, and nobody is told
             yield answer
         if self.role == "follower":
-            yield pb.CommitAnswer(error=errors.error_text(NotLeader.of(self.leader, applied="unknown")))
+            yield pb.CommitAnswer(error=errors.error_message(NotLeader.of(self.leader, applied="unknown")))
 
     def _refuse(self, method: rpc.Method, request: Any) -> None:
         if self.role == "follower" and method.needs_leader(request):

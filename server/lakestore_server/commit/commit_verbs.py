@@ -398,4 +398,4 @@ class WriteStream:
                 raise Unavailable("the commit was not answered in time: try again", applied="unknown")
             return self._answered(answer, sequence)
         except LakestoreError as error:
-            return pb.CommitAnswer(sequence=sequence, error=errors.error_text(self._known(error)))
+            return pb.CommitAnswer(sequence=sequence, error=errors.error_message(self._known(error)))

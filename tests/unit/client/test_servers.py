@@ -19,7 +19,7 @@ def test_the_error_of_a_follower_names_the_leader_on_every_way(leader: str, appl
     ways = [
         errors.unpack_error(packed, "UNAVAILABLE", ""),
         errors.error_of_fields(errors.error_fields(error)),
-        errors.error_from_text(pb.Error.FromString(errors.error_text(error).SerializeToString())),
+        errors.error_of_message(pb.Error.FromString(errors.error_message(error).SerializeToString())),
     ]
     for told in ways:
         assert isinstance(told, NotLeader)
