@@ -93,12 +93,10 @@ lock: develop  ## write the lock files anew from pyproject.toml, with the pins t
 RUNNING := server spark kafka otel duckdb java checkout
 COMPILE := $(VENV)/bin/uv pip compile -q pyproject.toml --generate-hashes --no-emit-index-url --no-header --no-annotate
 
-# uv asks the public index. Where only pip knows of another one, pip installs the same pins with the same hashes.
-# pyspark comes as source, mostly jars: to compress them again for the wheel between takes 16 s, and storing them none.
+# uv asks the public index; if that fails, pip installs the same pins. pyspark is built from source: jars stored in its wheel save 16 s.
 define INSTALL
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV); began=$$(date +%s); echo "downloading what $< names"; \
-	printf '[bdist_wheel]\ncompression = stored\n' > $(VENV)/.stored.cfg; \
-	export DIST_EXTRA_CONFIG=$(CURDIR)/$(VENV)/.stored.cfg; \
+	export DIST_EXTRA_CONFIG=$(CURDIR)/$(VENV)/.stored.cfg; printf '[bdist_wheel]\ncompression = stored\n' > $$DIST_EXTRA_CONFIG; \
 	{ $(PY) -m pip install -q --disable-pip-version-check "$$(sed -n 's/^\(uv==[0-9.]*\).*/\1/p' $<)" 2>/dev/null && \
 	UV_CACHE_DIR=$(CURDIR)/$(VENV)/.uv $(VENV)/bin/uv pip install -q --no-deps --python $(PY) -r $< 2>/dev/null || \
 	$(PY) -m pip install -q --disable-pip-version-check --no-deps --no-compile -r $<; } && rm -rf $(VENV)/.uv && \

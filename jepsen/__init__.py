@@ -1,13 +1,12 @@
-"""A suite that treats a Lakestore as a stranger's: it reaches it by the public client, by processes and by signals.
+"""A test suite that uses Lakestore from outside: by the public client, by processes and by signals.
 
-A run is a system, some workloads and some nemeses, all drawn from one seed. Clients do operations and a history
-records them; nemeses break the system meanwhile; then everything heals, clients read to the end, and checkers search
-the histories for anomalies. The server's own modules are never imported. From below upwards:
+A run is a system, some workloads and some nemeses, all drawn from one seed. Clients do operations, a history records
+them, and nemeses break the system. Then everything heals, clients read to the end, and checkers search the histories
+for anomalies. The server's modules are never imported.
 
-Values: `operation`, `history`, `anomaly`, `verdict` (all that is said of a run), `edn` and `others` (histories for
-checkers that are not ours). Protocols: `workload` and `schedule` (of a nemesis, and when which breaks something).
-Rooms: `checkers` (pure functions of histories), `workloads` (a generator, a client and a checker each), `system`
-(processes), `nemeses` (faults), `mutants` (bugs that are planted). The way to others' things: `rows` (of Arrow),
-`engines` (PyIceberg and DuckDB), `topics` (Kafka). Runs: `run` (the phases), `report` and `pictures`, `trial` (all that
-one seed says), `shrinking`, `suite` (one trial after the other).
+- Values: `operation`, `history`, `anomaly`, `verdict`; `edn` and `others` write histories for foreign checkers.
+- Protocols: `workload`, and `schedule` for nemeses. Rooms: `checkers` (pure functions of histories), `workloads`,
+  `system` (processes), `nemeses` (faults), `mutants` (planted bugs).
+- Foreign software: `rows` (Arrow), `engines` (PyIceberg, DuckDB), `topics` (Kafka).
+- Runs: `run` (the phases), `trial` (the choices of one seed), `suite`, `shrinking`, `report`, `pictures`.
 """

@@ -1,7 +1,7 @@
-"""Engines that are not ours, reading lake tables by the Iceberg REST catalog as their users do: PyIceberg and DuckDB.
+"""Reads lake tables by foreign engines, PyIceberg and DuckDB, through the Iceberg REST catalog as their users do.
 
-A row is `[bucket, offset, id, v]`. Whatever keeps an engine from its answer is `ls.Unavailable`, but for a file that a
-snapshot names and that is not there: that is `MissingFile`.
+A row is `[bucket, offset, id, v]`. If an engine cannot answer, the error is `ls.Unavailable`. If a snapshot names a
+file that does not exist, it is `MissingFile`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Rows = list[list[int]]
 
 
 class MissingFile(Exception):
-    """A file that a snapshot names is not there."""
+    """A file that a snapshot names does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiered:
-    """The newest snapshot of a lake table, as its summary tells of it."""
+    """The newest snapshot of a lake table, by its summary."""
 
     snapshot: int
     point: tuple[int, ...]
@@ -57,7 +57,7 @@ class Deletes:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Errors of engines and connections as those of a server that cannot be reached."""
+    """Raise errors of engines and connections as `Unavailable`."""
     try:
         yield
     except FileNotFoundError as error:
@@ -73,7 +73,7 @@ def load(catalog: str, warehouse: str, table: str) -> Table:
 
 
 def tiered(table: Table) -> Tiered | None:
-    """The newest snapshot; None of a table to which nothing was tiered."""
+    """The newest snapshot; None if nothing was tiered to the table."""
     snapshot = table.current_snapshot()
     summary = dict(snapshot.summary.additional_properties) if snapshot and snapshot.summary else {}
     if snapshot is None or "lakestore.tier-point" not in summary:
@@ -89,14 +89,14 @@ def branches(table: Table) -> list[str]:
 
 
 def by_pyiceberg(catalog: str, warehouse: str, table: str, snapshot: int | None = None) -> Rows:
-    """The rows of a snapshot, of the newest one unless said."""
+    """The rows of a snapshot, by default the newest one."""
     return rows(load(catalog, warehouse, table).scan(selected_fields=COLUMNS, snapshot_id=snapshot).to_arrow())
 
 
 def by_duckdb(
     catalog: str, warehouse: str, table: str, snapshot: int | None = None, columns: Sequence[str] = COLUMNS
 ) -> Rows:
-    """The same by DuckDB, which knows nothing of an earlier read."""
+    """The rows of a snapshot by a new DuckDB, without a cache of earlier reads."""
     with duckdb.connect() as connection:
         connection.execute("SET enable_external_file_cache = false; SET threads = 1")
         for name in ("avro", "httpfs", "iceberg"):
@@ -116,7 +116,7 @@ ENGINES: dict[str, Callable[..., Rows]] = {"pyiceberg": by_pyiceberg, "duckdb": 
 
 
 def deletes(table: Table) -> Deletes:
-    """The rows that the newest snapshot's position deletes hit; of a table of format 2, whose deletes are Parquet."""
+    """The rows that the position deletes of the newest snapshot hit. Only for format 2, whose deletes are Parquet."""
     snapshot = table.current_snapshot()
     data: dict[str, pa.Table] = {}
     positions: set[tuple[str, tuple[tuple[str, int], ...]]] = set()

@@ -44,11 +44,11 @@ class History:
         ]
 
     def shape(self) -> Any:
-        """The draw of a run that its checker needs, as its processes noted it first; None without a note."""
+        """The shape (tables, buckets, keys) that the run drew, as its processes noted it first; None without a note."""
         return next((each.value for each in self.operations if each.kind is Kind.INVOKE and each.f == SHAPE), None)
 
     def faults(self) -> list[Operation]:
-        """The deeds of the nemeses."""
+        """What the nemeses did."""
         return [each for each in self.operations if each.process == NEMESIS]
 
     def dump(self, path: Path) -> None:

@@ -78,10 +78,10 @@ class Call:
 
     @property
     def ended(self) -> float:
-        """The place by which the effect was there, if it ever was; `NEVER` for a call whose outcome is unknown."""
+        """The place by which the effect has happened, if it happens at all; `NEVER` if the outcome is unknown."""
         return self.completed.index if self.completed and self.kind is not Kind.INFO else NEVER
 
     @property
     def acknowledged(self) -> float:
-        """The place of the answer that it has happened; `NEVER` without one."""
+        """The place of the acknowledgement; `NEVER` if there is none."""
         return self.completed.index if self.completed and self.kind is Kind.OK else NEVER

@@ -1,4 +1,4 @@
-"""Nemeses: what breaks a system, and when, drawn from one seed."""
+"""The schedule of a run: which nemesis breaks the system at which time, drawn from one seed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Nemesis(Protocol[SystemT]):
 
 @runtime_checkable
 class Excusing(Protocol):
-    """A nemesis after which an operation may rightly end in errors that are defects else, until everything heals."""
+    """A nemesis that excuses some errors: until everything heals, they do not count as defects."""
 
     excuses: frozenset[str]
     """Beginnings of such errors, as `Corrupt:`."""
@@ -77,5 +77,5 @@ def moments(planned: Sequence[Planned]) -> list[tuple[float, bool, Planned]]:
 
 
 def chosen(known: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The nemeses of some names; `KeyError` for one that nobody knows."""
+    """The nemeses with these names. Raises `KeyError` for an unknown name."""
     return {name: known[name] for name in names}

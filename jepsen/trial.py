@@ -1,4 +1,4 @@
-"""A trial: all that one seed says about a run against real processes, and the run itself."""
+"""A trial: the choices that follow from one seed for a run against real processes, and the run itself."""
 
 from __future__ import annotations
 
@@ -172,6 +172,6 @@ def _nemeses(chance: random.Random, parts: frozenset[str]) -> tuple[str, ...]:
 
 
 def of_seed(seed: str) -> Trial:
-    """The trial of a seed as a suite prints it: base and number; one without a number is the first of its suite."""
+    """The trial of a seed as a suite prints it, `base.number`. Without a number it is the first trial of the suite."""
     base, _, number = seed.partition(".")
     return drawn(int(base), int(number or 0))

@@ -1,4 +1,4 @@
-"""The server's clock in a history: what goes by time may be otherwise where a jump was believed."""
+"""The spans of a history in which the server may have trusted a wrong clock; checks by time are weaker there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ held to it."""
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A stretch of a history in which the server's clock was wrong, and for as long as it takes to be believed."""
+    """A span in which the server's clock was wrong, and the time that the server needs to trust it."""
 
     begun: int
     """The index of the fault's beginning."""
@@ -28,7 +28,7 @@ class Wrong:
 
 
 def believed(history: History) -> list[Wrong]:
-    """The stretches; faults of one kind that overlap are one."""
+    """The spans. Overlapping faults of one kind are one span."""
     found, begun = list[Wrong](), dict[str, list[Operation]]()
     for each in history.faults():
         kind, _, how = each.f.rpartition("-")

@@ -1,4 +1,4 @@
-"""Copies of a source by processes that take its partitions from one another: positions and rows are one.
+"""Checks copies of a source by processes that take over partitions from each other: rows and positions agree.
 
 Calls are those of `jepsen.workloads.copying`; rows are told as partition, first number, number behind the last one, and
 the copy that made them. Of a partition the records from 0 up to its position are there at any cut, each once.
@@ -106,7 +106,7 @@ def _ends(read: Call) -> Counter[int]:
 
 
 def _fenced(opens: Sequence[Call], copies: Sequence[Call]) -> Iterator[Anomaly]:
-    """Copies that counted though somebody else had opened their register before they began."""
+    """Copies that were accepted although another process had opened the register before they began."""
     mine = {call.value["reader"]: call for call in opens}
     for copy in copies:
         if copy.kind is not Kind.OK or copy.value["reader"] not in mine:

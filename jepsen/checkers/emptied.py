@@ -1,4 +1,4 @@
-"""A table that others take rows away from: what was written and not taken is there, what was taken does not come back.
+"""Checks a table whose rows an administrator deletes: rows that were not deleted are there, and deleted rows stay away.
 
 A call takes effect between its invocation and its answer, one without an answer at any time after its invocation.
 """

@@ -1,8 +1,8 @@
 """Expiry judged by the changelog: each deletion says of which row it is, and when the server made it.
 
-Nobody but the server deletes in this workload. The server's stamps may be ahead of the time, for a clock that jumps is
-believed once it has stood; but a row may go only when the stamp of its deletion is beyond its own time, and before a
-jump can have been believed only when the time has come indeed.
+Only the server deletes rows in this workload. Its stamps may be ahead of the true time, because it trusts a clock that
+has jumped after a while. Two rules follow. A row may go only if the stamp of its deletion is after its own time. As
+long as the server cannot have trusted a jump, the true time must be after it too.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _too_early(
 
 
 def _images(changes: Sequence[dict[str, Any]], at: tuple[int, ...]) -> Iterator[Anomaly]:
-    """Deletions and updates of a row that is not there so, as of one that was written anew."""
+    """Deletions and updates whose before-image is not the present row, as after a row was written again."""
     live: dict[int, dict[str, Any]] = {}
     for each in changes:
         there, change = live.get(each["id"]), each["__change"]
@@ -83,7 +83,7 @@ def _stamps(changes: Sequence[dict[str, Any]], at: tuple[int, ...]) -> Iterator[
 
 
 def _values(history: History, changes: Sequence[dict[str, Any]], at: tuple[int, ...]) -> Iterator[Anomaly]:
-    """Acknowledged rows that never were in the log, and rows that nobody wrote, or with another time."""
+    """Acknowledged rows that are not in the log; rows in the log that nobody wrote, or that have another time."""
     logged = {each["v"]: each for each in changes if each["__change"] in ("+I", "+U")}
     tried: set[int] = set()
     for call in history.calls("upsert"):

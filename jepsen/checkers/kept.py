@@ -1,4 +1,4 @@
-"""Logs that are let go: whatever is read is without gaps, and nothing that was acknowledged is lost.
+"""Checks logs with a retention: reads have no gaps, and no acknowledged row is lost.
 
 A row is `[bucket, offset, number]`; offsets of a bucket have no gaps.
 """
@@ -35,7 +35,7 @@ def _offsets(rows: Rows) -> dict[int, list[int]]:
 
 
 def _broken(offsets: Sequence[int]) -> tuple[int, int] | None:
-    """Two neighbours that do not follow one another."""
+    """The first two rows with a gap between their offsets."""
     return next((pair for pair in itertools.pairwise(offsets) if pair[1] != pair[0] + 1), None)
 
 
@@ -48,7 +48,7 @@ def _gaps(history: History) -> Iterator[Anomaly]:
 
 
 def _starts(history: History) -> Iterator[Anomaly]:
-    """A log whose start goes down."""
+    """A log start that is lower than an earlier one."""
     seen: list[tuple[int, int, int]] = []
     for call in _done(history, "earliest"):
         for bucket, offsets in _offsets(call.value).items():
@@ -61,7 +61,7 @@ def _starts(history: History) -> Iterator[Anomaly]:
 
 
 def _resumed(history: History) -> Iterator[Anomaly]:
-    """Streams that go on behind a position and leave rows out in silence; expired ones must say where to begin."""
+    """Streams that continue after a position and silently leave rows out. An expired position must name a new start."""
     for call in _done(history, "resume"):
         value, at = call.value, (call.invoked.index,)
         if value["expired"] and not value["earliest"]:
@@ -74,7 +74,7 @@ def _resumed(history: History) -> Iterator[Anomaly]:
 
 
 def _held(history: History) -> Iterator[Anomaly]:
-    """Cuts that were held and changed, or were let go while nothing was broken."""
+    """Leased cuts that changed, or that expired although nothing was broken."""
     for call in _done(history, "hold"):
         value, at = call.value, (call.invoked.index,)
         if value["lost"] and _is_calm(history, call):

@@ -1,7 +1,7 @@
 """Lake tables held against the changelog: a lake is the fold of the log below its tier point, and nothing else.
 
-A row is `[bucket, offset, id, v]`, a change `[bucket, offset, change, id, v]`. The changelog is read when all is over
-and begins with the first change: nothing of it is ever let go in this workload.
+A row is `[bucket, offset, id, v]`, a change `[bucket, offset, change, id, v]`. The changelog is read at the end of
+the run. It begins with the first change, because this workload has no retention.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _of(history: History, table: str, *names: str) -> list[Call]:
 
 
 def _unfinished(history: History) -> Iterator[Anomaly]:
-    """A lake that does not come up to the log once everything has healed."""
+    """A lake that is still behind the log after everything has healed."""
     for call in history.calls("level"):
         if call.kind is Kind.OK and not call.value["done"]:
             said = f"the lake of {call.value['table']} stays at {call.value['point']}: {call.value['trouble']}"
