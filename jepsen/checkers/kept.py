@@ -35,7 +35,7 @@ def _offsets(rows: Rows) -> dict[int, list[int]]:
 
 
 def _broken(offsets: Sequence[int]) -> tuple[int, int] | None:
-    """The first two rows with a gap between their offsets."""
+    """The first two neighbours whose offsets do not follow each other."""
     return next((pair for pair in itertools.pairwise(offsets) if pair[1] != pair[0] + 1), None)
 
 

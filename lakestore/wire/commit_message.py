@@ -39,7 +39,7 @@ _ROWS, _PAD = (pb.Change.DESCRIPTOR.fields_by_name[name].number for name in ("ro
 
 @dataclass(slots=True)
 class CommitMessage:
-    """A commit request, and the rows of those of its changes that have no rows inside the request."""
+    """A commit request, and the rows of the changes whose rows are outside the request."""
 
     request: pb.CommitRequest
     rows: dict[int, Rows] = field(default_factory=dict)
