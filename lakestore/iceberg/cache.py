@@ -362,12 +362,13 @@ class DerivedCache:
             log.warning("the cached value of %s is made again: %s", key.file, error)
             with self._lock:
                 self._damaged += 1
-        path = self._path(key)
-        with suppress(OSError):
-            size = path.stat().st_size
-            path.unlink()
-            with self._lock:
-                self._nbytes, self._files = max(self._nbytes - size, 0), max(self._files - 1, 0)
+        self._remove(self._path(key))
+
+    def remove_others(self, group: str, keep: Collection[str]) -> None:
+        """Remove the values of a table except the values with these names."""
+        for entry in _entries(self.folder / _folder_name(group)) if self.folder else ():
+            if entry.name.endswith(SUFFIX) and entry.name not in keep and _is_own(entry):
+                self._remove(Path(entry.path))
 
     def remove_groups(self, keep: Collection[str]) -> None:
         """Remove the values of all tables except these."""
@@ -381,6 +382,13 @@ class DerivedCache:
                         os.unlink(entry.path)
                     with suppress(OSError):  # it has files of others
                         os.rmdir(group.path)
+
+    def _remove(self, path: Path) -> None:
+        with suppress(OSError):
+            size = path.stat().st_size
+            path.unlink()
+            with self._lock:
+                self._nbytes, self._files = max(self._nbytes - size, 0), max(self._files - 1, 0)
 
     def _path(self, key: Key) -> Path:
         assert self.folder is not None

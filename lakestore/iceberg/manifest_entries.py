@@ -531,6 +531,11 @@ def forget(path: str, group: str, cache: DerivedCache) -> None:
     cache.discard(Key(_KIND, group, path, ""))
 
 
+def value_name(path: str, group: str) -> str:
+    """The name of the value of a manifest."""
+    return Key(_KIND, group, path, "").name
+
+
 def recent_name(manifest: Manifest, group: str) -> str:
     """The name of a manifest's entries in memory. Another manifest at the same location has another name.
 

@@ -403,6 +403,16 @@ def _name(group: str, path: str) -> str:
     return f"{group}\0{path}"
 
 
+def bundle_names(group: str) -> set[str]:
+    """The names of the values that are bundles of a table."""
+    return {_bundle_key(group, number).name for number in range(BUNDLES)}
+
+
+def value_names(group: str, paths: Iterable[str]) -> set[str]:
+    """The names of the values that a table with these data files may have."""
+    return bundle_names(group) | {Key(_KIND, group, path, "").name for path in paths}
+
+
 def _newest(indexes: dict[bytes, FileOffsets]) -> _Bundle:
     """A bundle of the last of these indexes, as many as fit."""
     kept: dict[bytes, FileOffsets] = {}

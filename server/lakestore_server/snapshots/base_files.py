@@ -18,10 +18,10 @@ from lakestore.errors import Corrupt
 from lakestore.iceberg import places, position_deletes, puffin
 from lakestore.iceberg.cache import DerivedCache, RecentValues
 from lakestore.iceberg.delete_index import DeleteIndex
-from lakestore.iceberg.manifest_entries import Entries, forget, recent_name
+from lakestore.iceberg.manifest_entries import Entries, forget, recent_name, value_name
 from lakestore.iceberg.manifest_lists import Manifest, read_list
 from lakestore.iceberg.manifests import DATA, EQUALITY_DELETES, Entry, File
-from lakestore.iceberg.offset_cache import OffsetCache, read_columns
+from lakestore.iceberg.offset_cache import OffsetCache, read_columns, value_names
 from lakestore.iceberg.row_search import BUCKET_SHIFT, OFFSET_MASK, BoundsTable, Flags, RowSearch
 from lakestore_server.host.yield_points import yield_point
 from lakestore_server.snapshots.steps import Heads, Ints
@@ -61,6 +61,11 @@ class Manifests:
         """Remove a manifest that left the lake."""
         self._recent.drop(recent_name(manifest, group))
         forget(manifest.path, group, self._cache)
+
+    def forget_others(self, group: str, manifests: Sequence[Manifest], data: Sequence[str]) -> None:
+        """Remove all that the derived cache has of a table, except what belongs to these manifests and data files."""
+        keep = value_names(group, data) | {value_name(each.path, group) for each in manifests}
+        self._cache.remove_others(group, keep)
 
 
 class BaseFiles:
@@ -165,6 +170,14 @@ class BaseFiles:
         for manifest in before.manifests:
             if manifest.path not in own:
                 self._manifests.forget(manifest, self.group)
+
+    def forget_others(self) -> None:
+        """Remove what is cached of all manifests and data files that this snapshot has not.
+
+        For a snapshot whose predecessor is not known. It lists the table's folder of the cache.
+        """
+        paths = [path for each in self.data for path in each.paths(np.arange(len(each)))]
+        self._manifests.forget_others(self.group, self.manifests, paths)
 
     def deleted(self, data: Entry) -> tuple[Ints, list[Entry]]:
         """The positions that the lake's own deletes hide in a data file, and the vectors among these deletes."""

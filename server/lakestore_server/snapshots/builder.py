@@ -367,13 +367,19 @@ class _Table:
         return to_merge(self._newest) if not self._merged else ()
 
     def tidy(self) -> None:
-        """Remove what is cached of files that the newest base no longer has."""
+        """Remove what is cached of files that the newest base no longer has.
+
+        The base before it is not known in a new process, and for a table whose cuts had all expired.
+        """
         base, before = self._base, self._tidied
         self._base, self._tidied = None, base or before
-        if base is None or before is None or base is before:
+        if base is None or base is before:
             return
         try:
-            base.forget_left(before)
+            if before is None:
+                base.forget_others()
+            else:
+                base.forget_left(before)
         except (OSError, LakestoreError) as error:
             log.warning("cached values of %s are not removed: %s", base.group, error)
 

@@ -310,6 +310,31 @@ def test_indexes_and_manifests_of_base_files_outlive_the_process(
     assert held(presenting.rows("a.t")) == wanted | {1: "d"}
 
 
+@pytest.mark.parametrize("ended", ["process", "cuts"])
+def test_values_of_files_that_left_the_lake_are_removed_without_the_base_before(
+    presenting: Presenting, monkeypatch: pytest.MonkeyPatch, ended: str
+) -> None:
+    monkeypatch.setattr(offset_cache, "KEPT_ROWS_MIN", 1)
+    room, folder = Room(str(presenting.folder / "cache")), presenting.folder / "cache"
+    presenting.presenter = SnapshotBuilder("run-0", room=room)
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=1)
+    values: list[set[Path]] = []
+    for number in range(2):
+        table.upsert(rows(range(10), f"a{number}"))
+        presenting.tier("a.t", rewrite=True)
+        table.upsert(rows(range(5), f"b{number}"))
+        presenting.rows("a.t")
+        presenting.presenter.tidy()
+        values.append(set(folder.rglob("*.value")))
+        if ended == "process":
+            presenting.presenter = SnapshotBuilder(f"run-{number + 1}", room=room)
+        else:
+            presenting.presenter.forget(list(next(iter(presenting.presenter._tables.values())).answers))
+            assert not presenting.presenter._tables
+    assert [len(each) for each in values] == [2, 2], "an index and a manifest of one snapshot"
+    assert not values[0] & values[1]
+
+
 def test_answers_and_status_say_which_indexes_were_read_and_went_for_lack_of_room(
     presenting: Presenting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
