@@ -7,18 +7,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pytest
 
 import lakestore as ls
 from lakestore.client.servers import Reads
-from lakestore.errors import NotLeader
+from lakestore.errors import NewerFormat, NotLeader
 from lakestore.model.token import position_of
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.host.clock import Doubt
+from lakestore_server.state.judge import Content, Kind, Standing, messages
 from tests.support.replicas import Replicas
 from tests.support.waiting import until
 from tests.support.world.clock import HandClock
+from tests.unit.state.test_judge import forged
 
 End = Callable[[Replicas], None]
 ROW = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
@@ -158,3 +161,26 @@ def test_a_new_leader_deletes_nothing_by_a_clock_that_nobody_has_watched(tmp_pat
             until(lambda: found.leader() == 1 - former, "the next leader")
             lake.create_database("b")
             assert time.read().doubt is Doubt.START
+
+
+@pytest.mark.parametrize("part", ["message", "record"])
+def test_what_a_newer_release_writes_stops_a_follower_before_it_applies_anything(tmp_path: Path, part: str) -> None:
+    with Replicas(tmp_path, 2) as found:
+        leading = found.leader()
+        assert leading is not None
+        leader, follower = found.servers[leading].engine.loop, found.servers[1 - leading].engine.loop
+        with ls.connect(found.address(leading)) as lake:
+            lake.create_database("a")
+        lsn = leader.view.lsn
+        until(lambda: follower.view.lsn == lsn, "the follower")
+        if part == "record":
+            record = {"t": leader.view.time_us + 1, "producers": [], "novelty": [1]}
+            leader.journal.append(lsn + 1, [orjson.dumps(record)])
+        else:
+            (claim,), _ = messages(Standing(), Content(Kind.CLAIM), 7, 1 << 20)
+            found.ends[leading].send(forged(claim, 1), lambda _: None)
+        found.ends[leading].is_cut = True
+        until(lambda: follower.failure is not None, "the end of the follower")
+        assert isinstance(follower.failure, NewerFormat)
+        assert "is of a newer release" in str(follower.failure)
+        assert follower.view.lsn == lsn

@@ -88,8 +88,13 @@ def nbytes_of(record: Sequence[Buffer]) -> int:
 
 
 def _meta(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
+    sections = _sections(record, rows)
+    return {"t": record.time_us} | {name: section for name, section in sections.items() if section}
+
+
+def _sections(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
     claim = record.tierer
-    sections: dict[str, Any] = {
+    return {
         "rows": rows,
         "producers": [checkpoint.producer_change_list(commit) for commit in record.producers],
         "create": [table.as_dict() for table in record.create],
@@ -111,7 +116,10 @@ def _meta(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
         "shelve": [[each.table, each.until_us] for each in record.shelve],
         "undrop": [[each.table, each.name] for each in record.undrop],
     }
-    return {"t": record.time_us} | {name: section for name, section in sections.items() if section}
+
+
+SECTIONS = frozenset({"t", *_sections(CommitRecord(0, 0), [])})
+"""Every section of a record. A record with another one is of a newer release."""
 
 
 def _subscription_list(change: SubscriptionChange) -> list[Any]:
