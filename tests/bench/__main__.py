@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.bench import bridge, console, keyed, life, loading, peer, reading, report, streaming
+from tests.bench import bridge, console, keyed, life, loading, peer, reading, replicas, report, streaming
 from tests.bench.orders import IS_SMALL
 from tests.bench.report import Figure
 
@@ -34,6 +34,7 @@ GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {
     "loading": loading.measure,
     "kafka": peer.measure,
     "bridge": bridge.measure,
+    "replicas": replicas.measure,
     "console": console.measure,
     "lake": _lake,
     "small-tables": _small_tables,

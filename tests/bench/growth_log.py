@@ -26,6 +26,7 @@ from lakestore.client import writer
 from tests.bench import report
 from tests.bench.report import Figure
 from tests.bench.rows import SCHEMA, rows
+from tests.support.kafka_cluster import KafkaCluster
 from tests.support.process import ServerProcess
 
 GROUP = "Growth"
@@ -250,7 +251,7 @@ def _settled(lake: lakestore.Lake) -> None:
     time.sleep(3.0)
 
 
-def sent(kafka: KafkaProcess, topic: str, batches: Sequence[Sequence[bytes]]) -> float:
+def sent(kafka: KafkaProcess | KafkaCluster, topic: str, batches: Sequence[Sequence[bytes]]) -> float:
     """Rows a second of a turn to Kafka, until the last is acknowledged."""
     failed: list[object] = []
     producer = Producer(
