@@ -158,7 +158,7 @@ def test_servers_that_share_a_journal_differ_by_address_and_folder_alone() -> No
     assert [each["volumes"] for each in services.values()] == [[f"{name}:/data"] for name in services]
     found = stateful_set(KUBERNETES[1])
     (container,) = found["template"]["spec"]["containers"]
-    names = {each["name"]: each for each in documents(KUBERNETES[1]) if each["kind"] == "Service"}
+    names = {each["metadata"]["name"]: each for each in documents(KUBERNETES[1]) if each["kind"] == "Service"}
     headless = names[found["serviceName"]]["spec"]
     assert (headless["clusterIP"], headless["publishNotReadyAddresses"]) == ("None", True)
     told = options(container["args"])["--advertise"]

@@ -66,9 +66,11 @@ def test_what_the_process_says_is_logged_as_one_line(
     query: Query, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The process writes into a pipe, not into the server's log or terminal."""
-    begun = child.module_process
+    module_process = child.module_process
     monkeypatch.setattr(
-        child, "begun", lambda *_, **given: begun("tests.support.loud_process", stderr=given.get("stderr"))
+        child,
+        "module_process",
+        lambda *_, **given: module_process("tests.support.loud_process", stderr=given.get("stderr")),
     )
     with caplog.at_level(logging.WARNING, "lakestore.console"), pytest.raises(Exception, match="has ended"):
         query.answer()

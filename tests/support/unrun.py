@@ -82,6 +82,8 @@ NOT_RUN = {
     (_JEPSEN, "make jepsen MUTANTS=1"): _SUITE,
     (_JEPSEN, "python -m jepsen run --light --seed 14 --processes 1 --operations 40 -n none"): _SUITE,
     (_JEPSEN, "python -m jepsen run -w bank -n power -n pause --seconds 30"): _SUITE,
+    (_JEPSEN, "python -m jepsen run --servers 3 -w register -w log -n kill -n pause --seconds 30"): _SUITE,
+    (_JEPSEN, "python -m jepsen suite --servers 3 --minutes 20"): _SUITE,
     (_JEPSEN, "python -m jepsen check bank.jsonl"): "wants the history of a run; tests/jepsen/test_run.py judges one",
     (
         _JEPSEN,

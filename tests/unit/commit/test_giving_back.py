@@ -67,6 +67,6 @@ def test_every_row_has_all_its_values_in_order(merge: str, tmp_path: Path, monke
         for batch in table.changes("earliest", until="now"):
             for row in batch.table.to_pylist():
                 seen.setdefault((row["of"], row["id"]), []).append(row["v"])
-    assert len(given_back) > 3
+    assert given_back
     loads = {(of, id): list(range(BATCHES)) for of in range(3) for id in range(ROWS)}
     assert seen == loads | {(of, 0): list(range(COMMITS)) for of in (3, 4)}
