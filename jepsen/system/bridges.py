@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -105,14 +104,7 @@ class Bridges:
     def signal_broker(self, sent: int) -> bool:
         """Send a signal to the broker; whether it runs."""
         with self._turn:
-            pid = self.broker.pid
-            if pid is None:
-                return False
-            if sent == signal.SIGKILL:
-                self.broker.kill()
-            else:
-                os.kill(pid, sent)
-            return True
+            return self.broker.signal(sent)
 
     def mend(self) -> None:
         """Everything goes on and runs."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -119,6 +121,17 @@ class KafkaProcess(Broker):
         """Start it again if it has ended."""
         if self.pid is None:
             self._process = self._started()
+
+    def signal(self, sent: int) -> bool:
+        """Send it a signal; whether it runs. One that is killed stays away until it is started."""
+        pid = self.pid
+        if pid is None:
+            return False
+        if sent == signal.SIGKILL:
+            self.kill()
+        else:
+            os.kill(pid, sent)
+        return True
 
     def properties(self) -> dict[str, str]:
         """Its settings."""

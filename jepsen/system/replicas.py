@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -32,7 +31,7 @@ from jepsen.workload import Client, Workload
 
 TOPIC = "journal"
 LEASES = 0.5, 1.0, 3.0
-"""Seconds of silence after which followers claim, of which the seed chooses one."""
+"""Seconds of silence after which followers claim. The seed chooses one."""
 ASK_SECONDS = 1.0
 WAY = 0
 """The number of a server's proxy: all clients go the same way."""
@@ -63,8 +62,7 @@ class JournalBroker(KafkaProcess):
 
     def mend(self) -> None:
         """It runs, and every server reaches it."""
-        if self.pid is not None:
-            os.kill(self.pid, signal.SIGCONT)
+        self.signal(signal.SIGCONT)
         self.start()
         for way in self.ways:
             way.mend()
@@ -168,14 +166,7 @@ class Replicas:
     def signal_broker(self, sent: int) -> bool:
         """Send a signal to the broker; whether it runs."""
         with self._turn:
-            pid = self.broker.pid
-            if pid is None:
-                return False
-            if sent == signal.SIGKILL:
-                self.broker.kill()
-            else:
-                os.kill(pid, sent)
-            return True
+            return self.broker.signal(sent)
 
     def mend_broker(self) -> None:
         """It runs, and every server reaches it."""
