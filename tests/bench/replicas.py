@@ -26,12 +26,11 @@ from tests.bench.report import Figure
 from tests.bench.rows import SCHEMA, rows
 from tests.bench.streaming import written
 from tests.support.kafka_cluster import KafkaCluster
-from tests.support.process import ServerProcess
+from tests.support.kafka_servers import LEASE_SECONDS, KafkaServers, role_of
 from tests.support.waiting import until
 
 GROUP = "Replicas"
 KILLS = int(os.environ.get("LAKESTORE_BENCH_KILLS", "100"))
-LEASE_SECONDS = 1
 ROUNDS = 3
 SINGLES = 200
 KEYS, KEYED_ROWS, KEYED_BATCHES = 1_000_000, 10_000, 100
@@ -40,60 +39,15 @@ PATIENCE = 60.0
 VALUE = pa.schema([("value", pa.binary())])
 
 
-class Pair:
-    """Two servers with a folder each, one warehouse, and one topic of three replicas."""
-
-    def __init__(self, brokers: str, folder: Path) -> None:
-        self._folder, self._journal = folder, f"kafka://{brokers}/{folder.name}"
-        Admin(KafkaTopic(brokers, folder.name)).create(replicas=3)
-        self.servers = [self._started(name) for name in "ab"]
-
-    def _started(self, name: str, port: int = 0) -> ServerProcess:
-        arguments = ["--journal", self._journal, "--warehouse", str(self._folder / "warehouse")]
-        lease = {"LAKESTORE_JOURNAL_LEASE_SECONDS": str(LEASE_SECONDS)}
-        return ServerProcess(self._folder / name, port=port, arguments=arguments, environment=lease)
-
-    @property
-    def addresses(self) -> str:
-        return ",".join(server.address for server in self.servers)
-
-    def the(self, role: str) -> ServerProcess:
-        """The server that has a role, once one has it."""
-        until(lambda: bool(self._having(role)), f"a {role}", PATIENCE)
-        return self._having(role)[0]
-
-    def _having(self, role: str) -> list[ServerProcess]:
-        return [server for server in self.servers if server.alive and _role(server) == role]
-
-    def start_again(self, server: ServerProcess) -> None:
-        at = self.servers.index(server)
-        self.servers[at] = self._started("ab"[at], server.port)
-        until(lambda: _role(self.servers[at]) == "follower", "a follower", PATIENCE)
-
-    def close(self) -> None:
-        for server in self.servers:
-            server.kill()
-
-
-def _role(server: ServerProcess) -> str:
-    try:
-        with lakestore.connect(server.address) as lake:
-            return str(lake.status()["journal"]["role"])
-    except lakestore.LakestoreError:
-        return ""
-
-
 @contextmanager
-def _pair(cluster: KafkaCluster, folder: Path) -> Iterator[tuple[Pair, lakestore.Lake]]:
+def _pair(cluster: KafkaCluster, folder: Path) -> Iterator[tuple[KafkaServers, lakestore.Lake]]:
     """Servers of a journal of their own, with a client of both."""
     folder.mkdir(parents=True)
-    pair = Pair(cluster.address, folder)
-    try:
+    Admin(KafkaTopic(cluster.address, folder.name)).create(replicas=3)
+    with KafkaServers(f"kafka://{cluster.address}/{folder.name}", folder, patience=PATIENCE) as pair:
         pair.the("leader")
         with lakestore.connect(pair.addresses) as lake:
             yield pair, lake
-    finally:
-        pair.close()
 
 
 def measure(folder: Path) -> Iterator[Figure]:
@@ -218,7 +172,7 @@ def _failover(cluster: KafkaCluster, folder: Path) -> Iterator[Figure]:
     yield Figure(GROUP, what, shown, bar, met)
 
 
-def _outages(pair: Pair, table: lakestore.Table) -> Iterator[float]:
+def _outages(pair: KafkaServers, table: lakestore.Table) -> Iterator[float]:
     done, is_over, failures = list[float](), threading.Event(), list[BaseException]()
 
     def write() -> None:
@@ -244,7 +198,8 @@ def _outages(pair: Pair, table: lakestore.Table) -> Iterator[float]:
         count = len(done)
         until(lambda: more(count + 20), "commits of the other server", PATIENCE)  # noqa: B023
         yield _longest(done[before:])
-        pair.start_again(leader)
+        again = pair.start_again(leader)
+        until(lambda: role_of(again) == "follower", "a follower", PATIENCE)  # noqa: B023
     is_over.set()
     writer.join(PATIENCE)
     if failures:

@@ -15,68 +15,25 @@ from jepsen.system.kafka import KafkaProcess
 from lakestore.cli.main import cli
 from lakestore.errors import NotLeader
 from lakestore.union.verify import verify
-from tests.support.process import ServerProcess
+from tests.support.kafka_servers import KafkaServers
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
-LEASE = {"LAKESTORE_JOURNAL_LEASE_SECONDS": "1"}
 
 
 def run(*arguments: str) -> str:
     return CliRunner().invoke(cli, arguments, catch_exceptions=False).output
 
 
-class Pair:
-    """Two servers with a folder each, one warehouse, and one topic."""
-
-    def __init__(self, kafka: KafkaProcess, folder: Path) -> None:
-        self.journal = f"kafka://{kafka.address}/{folder.name}"
-        run("init-journal", "--journal", self.journal, "--replicas", "1")
-        self._folder = folder
-        self.servers = [self._started(name) for name in "ab"]
-
-    def _started(self, name: str, port: int = 0) -> ServerProcess:
-        arguments = ["--journal", self.journal, "--warehouse", str(self._folder / "warehouse")]
-        return ServerProcess(self._folder / name, port=port, arguments=arguments, environment=LEASE)
-
-    @property
-    def addresses(self) -> str:
-        return ",".join(server.address for server in self.servers)
-
-    def leader(self) -> ServerProcess:
-        """The server that leads, once one does."""
-
-        until(lambda: self._leading(), "a leader")
-        return self._leading()[0]
-
-    def _leading(self) -> list[ServerProcess]:
-        return [each for each in self.servers if each.alive and _role(each) == "leader"]
-
-    def start_again(self, server: ServerProcess) -> None:
-        at = self.servers.index(server)
-        self.servers[at] = self._started("ab"[at], server.port)
-
-    def close(self) -> None:
-        for server in self.servers:
-            server.kill()
-
-
-def _role(server: ServerProcess) -> str:
-    try:
-        with ls.connect(server.address) as lake:
-            return str(lake.status()["journal"]["role"])
-    except ls.LakestoreError:
-        return ""
-
-
 @pytest.fixture
-def pair(kafka: KafkaProcess, tmp_path: Path) -> Iterator[Pair]:
-    made = Pair(kafka, tmp_path)
-    yield made
-    made.close()
+def pair(kafka: KafkaProcess, tmp_path: Path) -> Iterator[KafkaServers]:
+    journal = f"kafka://{kafka.address}/{tmp_path.name}"
+    run("init-journal", "--journal", journal, "--replicas", "1")
+    with KafkaServers(journal, tmp_path) as made:
+        yield made
 
 
-def test_commits_go_on_at_the_other_server_and_none_is_lost_or_doubled(pair: Pair) -> None:
+def test_commits_go_on_at_the_other_server_and_none_is_lost_or_doubled(pair: KafkaServers) -> None:
     done, is_over = list[int](), threading.Event()
     with ls.connect(pair.addresses) as lake:
         lake.create_table("t.rows", SCHEMA, primary_key=["id"], buckets=2)
@@ -94,7 +51,7 @@ def test_commits_go_on_at_the_other_server_and_none_is_lost_or_doubled(pair: Pai
         for _ in range(2):
             count = len(done)
             until(lambda: len(done) > count + 20, "some commits")  # noqa: B023
-            leader = pair.leader()
+            leader = pair.the("leader")
             leader.kill()
             count = len(done)
             until(lambda: len(done) > count, "a commit of the other server")  # noqa: B023
@@ -111,8 +68,8 @@ def test_commits_go_on_at_the_other_server_and_none_is_lost_or_doubled(pair: Pai
             assert verify(alone.transport, "t.log").same
 
 
-def test_a_follower_serves_reads_and_names_the_leader_for_the_rest(pair: Pair) -> None:
-    leader = pair.leader()
+def test_a_follower_serves_reads_and_names_the_leader_for_the_rest(pair: KafkaServers) -> None:
+    leader = pair.the("leader")
     follower = next(server for server in pair.servers if server is not leader)
     with ls.connect(leader.address) as lake:
         table = lake.create_table("t.rows", SCHEMA, primary_key=["id"], buckets=1)
@@ -131,7 +88,7 @@ def test_a_follower_serves_reads_and_names_the_leader_for_the_rest(pair: Pair) -
     assert "follower" in shown
 
 
-def test_both_servers_stopped_and_started_have_every_commit(pair: Pair) -> None:
+def test_both_servers_stopped_and_started_have_every_commit(pair: KafkaServers) -> None:
     with ls.connect(pair.addresses) as lake:
         table = lake.create_table("t.rows", SCHEMA, primary_key=["id"], buckets=1)
         table.upsert([{"id": number, "v": number} for number in range(1_000)])

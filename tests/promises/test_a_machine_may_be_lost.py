@@ -6,7 +6,6 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,10 +13,10 @@ import pytest
 
 import lakestore as ls
 from jepsen.system.kafka import KafkaProcess
-from jepsen.system.server import free_port
 from lakestore.errors import LakestoreError
 from lakestore_server.journals.kafka_log import Admin, KafkaTopic
 from tests.promises.test_acknowledged_is_durable import LOG, SCHEMA, fold
+from tests.support.kafka_servers import KafkaServers
 from tests.support.process import ServerProcess
 from tests.support.seeds import serial
 from tests.support.waiting import until
@@ -27,57 +26,26 @@ LOSSES = 2
 KEYS = 50
 
 
-class Machines:
-    """Three servers in processes of their own, each with a disk of its own. They share a topic and a warehouse."""
+class Machines(KafkaServers):
+    """Three servers, each with a disk of its own."""
 
-    def __init__(self, topic: KafkaTopic, root: Path) -> None:
-        self._root, self._topic = root, topic
-        self._ports = [(free_port(), free_port()) for _ in range(3)]
-        self._all = ExitStack()
-        self.servers = [self.start(number) for number in range(3)]
-
-    def start(self, number: int) -> ServerProcess:
-        port, http_port = self._ports[number]
-        journal = f"kafka://{self._topic.bootstrap}/{self._topic.topic}"
-        words = ["--journal", journal, "--warehouse", str(self._root / "lake"), "--insecure"]
-        lease = {"LAKESTORE_JOURNAL_LEASE_SECONDS": "1"}
-        made = ServerProcess(
-            self._root / f"disk{number}", port=port, http_port=http_port, arguments=words, environment=lease
-        )
-        self._all.callback(lambda: made.kill() if made.alive else None)
-        return made
-
-    @property
-    def addresses(self) -> str:
-        return ",".join(f"127.0.0.1:{port}" for port, _ in self._ports)
-
-    def leader(self) -> int:
-        """The number of the server that leads, once one does."""
+    def leader(self) -> ServerProcess:
+        """The server that leads, once one does."""
         with ls.connect(self.addresses) as lake:
             lake.tables()
-            return [f"127.0.0.1:{port}" for port, _ in self._ports].index(lake.transport.address)
+            return next(server for server in self.servers if server.address == lake.transport.address)
 
-    def lose(self, number: int) -> None:
+    def lose(self, server: ServerProcess) -> None:
         """kill -9, and the disk is gone with the machine."""
-        self.servers[number].kill()
-        shutil.rmtree(self.servers[number].data)
-
-    def replace(self, number: int) -> None:
-        """A machine with an empty disk in the place of a lost one."""
-        self.servers[number] = self.start(number)
-
-    def __enter__(self) -> Machines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._all.close()
+        server.kill()
+        shutil.rmtree(server.data)
 
 
 @pytest.fixture
 def machines(kafka: KafkaProcess, tmp_path: Path) -> Iterator[Machines]:
     topic = KafkaTopic(kafka.address, serial("machines"))
     Admin(topic).create(replicas=1)
-    with Machines(topic, tmp_path) as found:
+    with Machines(f"kafka://{topic.bootstrap}/{topic.topic}", tmp_path, "abc") as found:
         yield found
 
 
@@ -156,8 +124,8 @@ def test_every_acknowledged_commit_is_answered_by_the_next_leader(machines: Mach
             lost = machines.leader()
             machines.lose(lost)
             check_log(lake, wait(writers, 2))
-            assert machines.leader() != lost
-            machines.replace(lost)
+            assert machines.leader() is not lost
+            machines.start_again(lost)
         for writer in writers:
             writer.end()
         acknowledged = [writer.acknowledged for writer in writers]

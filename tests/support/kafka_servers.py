@@ -1,0 +1,71 @@
+"""Servers in processes of their own that share a journal in a Kafka topic, and a warehouse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+import lakestore as ls
+from tests.support.process import ServerProcess
+from tests.support.waiting import WAIT_SECONDS, until
+
+LEASE_SECONDS = 1
+
+
+class KafkaServers:
+    """One server for each name, with a folder of its own. The topic is there already. A context manager."""
+
+    def __init__(self, journal: str, folder: Path, names: str = "ab", *, patience: float = WAIT_SECONDS) -> None:
+        """`journal` is the URL of the topic. `patience` is the longest wait for a role, in seconds."""
+        self.journal, self._folder, self._names, self._patience = journal, folder, names, patience
+        self.servers: list[ServerProcess] = []
+        try:
+            for name in names:
+                self.servers.append(self._started(name))
+        except BaseException:
+            self.close()
+            raise
+
+    def _started(self, name: str, port: int = 0) -> ServerProcess:
+        arguments = ["--journal", self.journal, "--warehouse", str(self._folder / "warehouse")]
+        lease = {"LAKESTORE_JOURNAL_LEASE_SECONDS": str(LEASE_SECONDS)}
+        return ServerProcess(self._folder / name, port=port, arguments=arguments, environment=lease)
+
+    @property
+    def addresses(self) -> str:
+        """The list that a client is given."""
+        return ",".join(server.address for server in self.servers)
+
+    def the(self, role: str) -> ServerProcess:
+        """A server that has a role, once one has it."""
+        until(lambda: self._having(role), f"a {role}", self._patience)
+        return self._having(role)[0]
+
+    def _having(self, role: str) -> list[ServerProcess]:
+        return [server for server in self.servers if server.alive and role_of(server) == role]
+
+    def start_again(self, server: ServerProcess) -> ServerProcess:
+        """A server in the place of one that has ended, at its address and on its folder as that is now."""
+        at = self.servers.index(server)
+        self.servers[at] = self._started(self._names[at], server.port)
+        return self.servers[at]
+
+    def close(self) -> None:
+        """End all of them at once."""
+        for server in self.servers:
+            server.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def role_of(server: ServerProcess) -> str:
+    """The role that a server says it has; empty if it does not answer."""
+    try:
+        with ls.connect(server.address) as lake:
+            return str(lake.status()["journal"]["role"])
+    except ls.LakestoreError:
+        return ""
