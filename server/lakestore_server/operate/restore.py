@@ -369,7 +369,8 @@ def restore(
     place = _warehouse(manifest, target, warehouse, ways)
     timeline = uuid.uuid4().hex[:12]
     with _unfinished(disk, target):
-        held = _copy(disk, source, target, manifest)
+        _copy(disk, source, target, manifest)
+        held = _checkpoint(disk, source, manifest)
         before = held.restored.epochs if held.restored else 0
         origin = Origin(manifest.timeline, manifest.lsn, before + 1 + secrets.randbelow(EPOCHS_SKIPPED))
         checkpoint.write(disk, target, replace(held, timeline=timeline, restored=origin, place=BEGINNING))
@@ -385,12 +386,12 @@ def restore_replica(source: Path, target: Path, disk: Disk | None = None) -> Res
     disk = disk or RealDisk()
     source, target = _checked(disk, source, target)
     manifest = verified(source, disk)
-    place = checkpoint.decode(disk.read(source / manifest.checkpoint), manifest.checkpoint).place
-    if not place or place.startswith(journal_file.PREFIX):
+    held = _checkpoint(disk, source, manifest)
+    if not held.place or held.place.startswith(journal_file.PREFIX):
         raise Invalid(f"{source} is the backup of a server whose journal is in files: no other server can follow it")
     files = [entry for entry in manifest.files if not _is_lake(entry) and not _is_journal(entry)]
     with _unfinished(disk, target):
-        held = _copy(disk, source, target, replace(manifest, files=tuple(files)))
+        _copy(disk, source, target, replace(manifest, files=tuple(files)))
         checkpoint.write(disk, target, held)
     return _result(manifest, manifest.timeline, files, manifest.warehouse, LakeOutcome())
 
@@ -472,9 +473,13 @@ def _is_journal(entry: BackupFile) -> bool:
     return entry.path.startswith(journal_file.PREFIX)
 
 
-def _copy(disk: Disk, source: Path, target: Path, manifest: BackupManifest) -> Checkpoint:
-    """Copy the journal and the segments; returns the checkpoint. The caller writes it last, because a server refuses a
-    folder with a journal and no checkpoint."""
+def _checkpoint(disk: Disk, source: Path, manifest: BackupManifest) -> Checkpoint:
+    return checkpoint.decode(disk.read(source / manifest.checkpoint), manifest.checkpoint)
+
+
+def _copy(disk: Disk, source: Path, target: Path, manifest: BackupManifest) -> None:
+    """Copy the journal and the segments. The caller writes the checkpoint last, because a server refuses a folder with
+    a journal and no checkpoint."""
     rest = [entry for entry in manifest.files if entry.path != manifest.checkpoint and not _is_lake(entry)]
     rest.sort(key=lambda entry: not _is_journal(entry))
     folders = {(target / entry.path).parent for entry in rest}
@@ -484,7 +489,6 @@ def _copy(disk: Disk, source: Path, target: Path, manifest: BackupManifest) -> C
         _copy_file(disk, source / entry.path, target / entry.path, entry)
     for folder in sorted(folders):
         disk.sync_folder(folder)
-    return checkpoint.decode(disk.read(source / manifest.checkpoint), manifest.checkpoint)
 
 
 def _copy_lake(disk: Disk, source: Path, manifest: BackupManifest, place: str) -> Mapping[str, str]:
