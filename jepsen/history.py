@@ -48,7 +48,7 @@ class History:
         return next((each.value for each in self.operations if each.kind is Kind.INVOKE and each.f == SHAPE), None)
 
     def faults(self) -> list[Operation]:
-        """What the nemeses did."""
+        """The events of nemeses: each fault that began or ended."""
         return [each for each in self.operations if each.process == NEMESIS]
 
     def dump(self, path: Path) -> None:

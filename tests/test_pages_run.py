@@ -1,8 +1,8 @@
 """Every block of the documents does what it says when a reader types it, in the order of its page.
 
-Blocks that want Spark are run by `tests/test_pages_on_spark.py`, those that want a broker by
-`tests/network/test_bridge_cli.py`, those of replicas by `tests/network/test_page_of_replicas.py`;
-`tests/support/unrun.py` has those that nobody runs, and why.
+Other tests run the blocks that need more: `tests/test_pages_on_spark.py` those with Spark,
+`tests/network/test_bridge_cli.py` those with a broker, `tests/network/test_page_of_replicas.py` the page on replicas.
+`tests/support/unrun.py` has the blocks that nobody runs, and why.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tests.jepsen.test_documents import PAGE
 
 
 class Servers:
-    """Three servers, of which nemeses know the names alone."""
+    """Three servers that are only names, for the nemeses to choose from."""
 
     def __init__(self) -> None:
         self.servers: list[Any] = ["a", "b", "c"]

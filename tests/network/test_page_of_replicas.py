@@ -1,5 +1,5 @@
-"""The blocks of docs/replicas.md, typed by a reader: three servers on a topic of a real broker, the leader of which is
-killed and loses its folder."""
+"""The blocks of docs/replicas.md, typed by a reader. Three servers share a topic of a real broker; the leader is killed
+and loses its folder."""
 
 from __future__ import annotations
 

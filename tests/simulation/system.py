@@ -40,7 +40,7 @@ WINDOWS = 1, 1, WINDOW
 STARTS_MAX = 3
 NAMES = "abc"
 LEASES = 0.2, 0.5
-"""Seconds of silence after which followers claim, of which the seed chooses one."""
+"""Seconds of silence after which followers claim. The seed chooses one."""
 SAME_SECONDS = 20.0
 """The longest that a follower may take to have what the leader has, while nothing is broken."""
 LEADER_SECONDS = 20.0

@@ -105,7 +105,8 @@ class Replicas:
     """Servers on one log. A context manager. Any of them may lead."""
 
     def __init__(self, root: Path, count: int = 3, clocks: Sequence[Clock] = ()) -> None:
-        """`clocks` are those of the first servers, which then believe them after the time that is usual."""
+        """`clocks` are the clocks of the first servers. With `clocks` a server confirms its clock after the usual time,
+        otherwise at once."""
         self._clocks = clocks
         self._log, self._root, self._all = MemoryLog(), root, ExitStack()
         self.servers: list[Server] = []

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakestore_server.host.clock import Clock
+from lakestore_server.journals.replicas import REPORT_SECONDS
 from lakestore_server.operate.status import ServedTable, ServerStatus, StatusReader
 
 LOOK_SECONDS = 0.5
 GONE_MAX = 10_000
 """Removed tables that are remembered. A page that last asked before the oldest is sent everything."""
-SILENT_SECONDS = 30.0
+SILENT_SECONDS = 3 * REPORT_SECONDS
 """A server of a shared journal that was not heard for three of its reports may be gone."""
 _AGES = ("uptime_seconds", "checkpoint_age_seconds", "token")
 Row = tuple[Any, ...]

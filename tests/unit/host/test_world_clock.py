@@ -1,4 +1,4 @@
-"""The one clock of tests: it stands still, ticks, runs or is a world's, and its wall time can be set and stopped."""
+"""The clock of tests stands still, ticks, runs, or follows a simulated world. A test can set and stop its wall time."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from lakestore_server.journals.replicas import REPLICAS_MAX, Replicas, report_of
@@ -14,17 +12,7 @@ from tests.simulation.machine import Clock
 from tests.simulation.threads import installed
 from tests.simulation.world import World
 from tests.support.shared_log import LogEnd, SharedLog
-
-
-@dataclass
-class HandClock:
-    now: float = 1_000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def now_us(self) -> int:
-        return 0
+from tests.support.world.clock import HandClock
 
 
 def report(address: str, needs: int, lsn: int = 0) -> bytes:
@@ -35,12 +23,12 @@ def test_the_slowest_server_that_was_heard_holds_the_log() -> None:
     clock = HandClock()
     replicas = Replicas(clock, 100.0)
     replicas.hear(report("a:1", 50))
-    clock.now += 90
+    clock.advance(90)
     replicas.hear(report("b:1", 70))
     assert replicas.needed(80, besides="c:1") == 50
     assert replicas.needed(80, besides="a:1") == 70, "its own report does not hold it"
     assert replicas.needed(60, besides="a:1") == 60
-    clock.now += 20
+    clock.advance(20)
     assert replicas.needed(80, besides="c:1") == 70, "a was not heard for the time that the log is kept"
     replicas.hear(report("a:1", 55))
     assert replicas.needed(80, besides="c:1") == 55
@@ -57,7 +45,7 @@ def test_strangers_reports_take_a_bounded_place() -> None:
     clock = HandClock()
     replicas = Replicas(clock)
     for number in range(3 * REPLICAS_MAX):
-        clock.now += 1
+        clock.advance(1)
         replicas.hear(report(f"host{number}:1", 0))
     assert len(replicas.present()) == REPLICAS_MAX
 
