@@ -243,7 +243,7 @@ class Run:
 
     def _heal(self) -> None:
         """Let one server lead, and all apply what it appends, without any further fault."""
-        self.log.faults, self.log.stalled_until = Faults(), 0.0
+        self.log.faults = Faults()
         self.world.sleep(4.0)
         for server in self.servers:
             server.is_quiet = True

@@ -96,8 +96,9 @@ class SharedLog:
         self._readers: list[Task] = []
 
     def stall(self, seconds: float) -> None:
-        """Store nothing and answer nobody for a time, as while a broker is replaced."""
-        self.stalled_until = self.world.now + seconds
+        """Store nothing and answer nobody for a time, as while a broker is replaced. A stall within a longer one ends
+        with it: messages that wait for the end of that one would be stored after later ones."""
+        self.stalled_until = max(self.stalled_until, self.world.now + seconds)
 
     def store(self, message: bytes | None) -> int:
         position = self.end

@@ -460,6 +460,22 @@ def test_a_log_that_does_not_answer_makes_the_outcome_unknown(what: str, tell: C
     tell(story)
 
 
+def test_a_shorter_stall_within_a_longer_one_keeps_the_order_of_messages(tell: Callable[[Story], SharedLog]) -> None:
+    def story(world: World, log: SharedLog) -> None:
+        journal, _ = leading(log)
+        log.fates.append(Fate(delay=0.1))
+        journal.append(1, [b"one"])
+        log.stall(1.0)
+        world.sleep(0.2)
+        log.stall(0.1)
+        journal.append(2, [b"two"])
+        settle(journal, 2)
+        _, read = following(log)
+        assert [applied_of(entry) for entry in read] == [(1, b"one"), (2, b"two")]
+
+    tell(story)
+
+
 def test_a_log_that_was_cut_stops_the_server(tell: Callable[[Story], SharedLog]) -> None:
     def story(world: World, log: SharedLog) -> None:
         journal, _ = leading(log)
