@@ -18,6 +18,7 @@ from lakestore.model.token import position_of
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.host.clock import Doubt
 from lakestore_server.state.judge import Content, Kind, Standing, messages
+from tests.support.records import TABLE
 from tests.support.replicas import Replicas
 from tests.support.waiting import until
 from tests.support.world.clock import HandClock
@@ -163,7 +164,16 @@ def test_a_new_leader_deletes_nothing_by_a_clock_that_nobody_has_watched(tmp_pat
             assert time.read().doubt is Doubt.START
 
 
-@pytest.mark.parametrize("part", ["message", "record"])
+NOVEL: dict[str, dict[str, Any]] = {
+    "section": {"producers": [], "novelty": [1]},
+    "step": {"catalog": [{"key": "", "steps": [["rename-namespace", "a"]]}]},
+    "option": {"alter": [{**TABLE.as_dict(), "novelty": 1}]},
+    "entry": {"rename": [["u-1", "a.t", "novelty"]]},
+}
+"""Records of a newer release, by what is new."""
+
+
+@pytest.mark.parametrize("part", ["message", *NOVEL])
 def test_what_a_newer_release_writes_stops_a_follower_before_it_applies_anything(tmp_path: Path, part: str) -> None:
     with Replicas(tmp_path, 2) as found:
         leading = found.leader()
@@ -173,8 +183,8 @@ def test_what_a_newer_release_writes_stops_a_follower_before_it_applies_anything
             lake.create_database("a")
         lsn = leader.view.lsn
         until(lambda: follower.view.lsn == lsn, "the follower")
-        if part == "record":
-            record = {"t": leader.view.time_us + 1, "producers": [], "novelty": [1]}
+        if part in NOVEL:
+            record = {"t": leader.view.time_us + 1, **NOVEL[part]}
             leader.journal.append(lsn + 1, [orjson.dumps(record)])
         else:
             (claim,), _ = messages(Standing(), Content(Kind.CLAIM), 7, 1 << 20)
@@ -184,3 +194,4 @@ def test_what_a_newer_release_writes_stops_a_follower_before_it_applies_anything
         assert isinstance(follower.failure, NewerFormat)
         assert "is of a newer release" in str(follower.failure)
         assert follower.view.lsn == lsn
+        assert "a" in follower.view.namespaces

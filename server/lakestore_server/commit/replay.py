@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore.errors import Corrupt, NewerFormat
+from lakestore.errors import Corrupt
 from lakestore.model.table import Table
-from lakestore.release import RELEASE
-from lakestore_server.files.journal import SECTIONS, decode, raw_of
+from lakestore_server.files.journal import check_known, decode, raw_of
 from lakestore_server.index.collisions import Entries, KeyQuery, hashed, replayed, resolved
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.key_index import Index
@@ -60,12 +59,7 @@ def record_of(entry: Entry, view: View) -> tuple[CommitRecord, list[KeyedRows]]:
     """The record of an entry that follows a view, and its rows of keyed tables. `NewerFormat` if this release does not
     know all of it: a server that skipped a part would have another state than its leader."""
     raw = raw_of(entry.lsn, entry.record)
-    unknown = sorted(raw.meta.keys() - SECTIONS)
-    if unknown:
-        raise NewerFormat(
-            f"the record at LSN {raw.lsn} is of a newer release: this one ({RELEASE}) does not know its parts"
-            f" {', '.join(unknown)}. Run the newer release that wrote it"
-        )
+    check_known(raw)
     versions = {rows.table: view.tables[rows.table].versions for rows in raw.rows()}
     record = decode(raw, lambda uuid, schema_id: versions[uuid].stored(schema_id))
     stored = ((versions[part.table].numbered(part.schema_id), part) for part in record.rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
@@ -88,6 +88,11 @@ class BackupManifest:
         if len(body) != size or crc32c(body) != crc:
             raise damaged
         data: dict[str, Any] = orjson.loads(body)
+        versions.check_keys(data, [part.name for part in fields(BackupManifest)], name)
+        for entry in data["files"]:
+            versions.check_keys(entry, [part.name for part in fields(BackupFile)], f"a file of {name}")
+        if data.get("lake", LakePlace.OUTSIDE) not in list(LakePlace):
+            raise versions.newer(f"{name}, with the lake {data['lake']},")
         files = tuple(BackupFile(**entry) for entry in data.pop("files"))
         lake = LakePlace(data.pop("lake", LakePlace.OUTSIDE))
         return BackupManifest(**data, files=files, lake=lake)

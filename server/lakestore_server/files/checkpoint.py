@@ -18,10 +18,13 @@ from typing import Any
 
 import orjson
 
-from lakestore.errors import Corrupt, NewerFormat
+from lakestore.errors import Corrupt, Invalid, NewerFormat
 from lakestore.limits import DEFAULT, Limits
+from lakestore.model.columns import Column, LakeOptions
+from lakestore.model.retention import Retention
 from lakestore.model.table import Table
 from lakestore.model.token import Place
+from lakestore.model.ttl import Ttl
 from lakestore.rows.ipc import crc32c
 from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SHARED, whole_files
 from lakestore_server.files.extent import missing
@@ -64,6 +67,12 @@ from lakestore_server.state.subscription import Mark, Refusal, Subscription
 from lakestore_server.state.view import DroppedTable, TableState, Versions, View, log_of
 
 _FIELDS = len(fields(ChangeResult))
+_TABLE_KEYS, _COLUMN_KEYS = ({part.name for part in fields(each)} for each in (Table, Column))
+_OPTION_KEYS = {
+    name: {part.name for part in fields(each)}
+    for name, each in (("lake", LakeOptions), ("retention", Retention), ("ttl", Ttl))
+}
+"""The keys of a definition's options, which are dataclasses of their own."""
 
 
 def result_list(result: ChangeResult) -> list[Any]:
@@ -74,13 +83,18 @@ def result_list(result: ChangeResult) -> list[Any]:
 
 
 def result_of(data: Sequence[Any]) -> ChangeResult:
-    """Decodes `result_list`."""
+    """Decodes `result_list`. Counts that a later release added are left out: only the answer to a retry has them."""
     return ChangeResult(*data[:_FIELDS])
 
 
 def mark_list(mark: Mark) -> list[int]:
     """The stored form of a mark."""
     return [mark.offset, mark.cut, mark.by, mark.since]
+
+
+def mark_of(data: Sequence[int]) -> Mark:
+    """Decodes `mark_list`."""
+    return Mark(*versions.known(data, 4, "the mark of a subscription"))
 
 
 def subscription_list(held: Subscription) -> list[Any]:
@@ -100,13 +114,14 @@ def refusals_list(refusals: Sequence[Refusal]) -> list[list[int]]:
 
 def refusals_of(data: Sequence[Sequence[int]]) -> tuple[Refusal, ...]:
     """Decodes `refusals_list`."""
-    return tuple(Refusal(*each) for each in data)
+    return tuple(Refusal(*each) for each in versions.all_known(data, 4, "a refusal"))
 
 
 def subscription_of(data: Sequence[Any]) -> Subscription:
     """Decodes `subscription_list`."""
+    versions.known(data, 8, f"subscription {data[0]}")
     name, tables, lsn, place, epoch, acked_us = data[:6]
-    marks = tuple(tuple(Mark(*mark) for mark in table) for table in data[6]) if len(data) > 6 else ()
+    marks = tuple(tuple(map(mark_of, table)) for table in data[6]) if len(data) > 6 else ()
     refusals = refusals_of(data[7]) if len(data) > 7 else ()
     at = Place(*place) if place else None
     return Subscription(name, tuple(tables), lsn, at, epoch, acked_us, marks, refusals)
@@ -125,10 +140,13 @@ def registers_list(change: RegisterChange) -> list[Any]:
 
 def registers_of(data: Sequence[Any]) -> RegisterChange:
     """Decodes `registers_list`."""
-    names = tuple(data[0])
+    what = "a change of registers"
+    names = tuple(versions.known(data, 3, what)[0])
     if len(data) == 1:
         return RegistersDrop(names)
-    return RegistersOpen(names, *data[1]) if len(data) == 2 else RegistersMove(names, tuple(data[1]), data[2])
+    if len(data) == 2:
+        return RegistersOpen(names, *versions.known(data[1], 2, what))
+    return RegistersMove(names, tuple(data[1]), data[2])
 
 
 def producer_change_list(change: ProducerChange) -> list[Any]:
@@ -151,7 +169,7 @@ def producer_change_of(data: Sequence[Any]) -> ProducerChange:
     """Decodes `producer_change_list`. Releases up to 0.2 did not store who owns a producer and whether it is named."""
     if len(data) == 1:
         return ProducerDrop(data[0])
-    producer, epoch, sequence, results, progress = data[:5]
+    producer, epoch, sequence, results, progress = versions.known(data, 7, f"a commit of producer {data[0]}")[:5]
     owner, is_named = data[5:7] if len(data) > 5 else _default_owner(producer, epoch)
     made = tuple(map(result_of, results))
     return ProducerCommit(producer, epoch, sequence, made, progress, owner, bool(is_named))
@@ -166,6 +184,7 @@ def tier_list(record: TierRecord) -> list[Any]:
 
 def tier_of(data: list[Any]) -> TierRecord:
     """Decodes `tier_list`."""
+    versions.known(data, 7, "a tier record")
     return TierRecord(data[0], tuple(data[1]), tuple(int(value) for value in data[2]), *data[3:])
 
 
@@ -188,20 +207,45 @@ def _encode_step(step: CatalogStep) -> list[Any]:
 
 def decode_catalog_change(data: dict[str, Any]) -> CatalogChange:
     """Decodes `encode_catalog_change`."""
+    versions.check_keys(data, ("key", "steps"), "a change of the catalog")
     return CatalogChange(tuple(_decode_step(step) for step in data["steps"]), data["key"])
+
+
+_STEPS = {"set": 7, "drop": 3, "namespace": 3, "drop-namespace": 2}
+"""The kinds of steps, each with its number of entries."""
 
 
 def _decode_step(data: list[Any]) -> CatalogStep:
     kind, *rest = data
+    if kind not in _STEPS:
+        raise versions.newer(f"the step {kind!r} of the catalog")
+    versions.known(data, _STEPS[kind], f"the step {kind!r} of the catalog")
     if kind == "set":
         namespace, name, expected, pointer, tiers, forget = rest
         records = tuple(tier_of(record) for record in tiers)
-        return SetPointer(namespace, name, expected, Pointer(*pointer), records, tuple(forget))
+        return SetPointer(namespace, name, expected, _pointer_of(pointer), records, tuple(forget))
     if kind == "drop":
         return DropPointer(*rest)
-    if kind == "namespace":
-        return SetNamespace(*rest)
-    return DropNamespace(*rest)
+    return SetNamespace(*rest) if kind == "namespace" else DropNamespace(*rest)
+
+
+def _pointer_of(data: Sequence[str]) -> Pointer:
+    return Pointer(*versions.known(data, 2, "the pointer of a table"))
+
+
+def table_of(data: dict[str, Any]) -> Table:
+    """The definition of a table in a record or a checkpoint. `NewerFormat` if it has options that this release does not
+    know: the table would be another one."""
+    what = f"the definition of table {data['name']}"
+    versions.check_keys(data, _TABLE_KEYS, what)
+    for name, known in _OPTION_KEYS.items():
+        versions.check_keys(data.get(name) or {}, known, f"{name} in {what}")
+    for column in data["columns"]:
+        versions.check_keys(column, _COLUMN_KEYS, f"column {column['name']} in {what}")
+    try:
+        return Table.from_dict(data)
+    except Invalid as error:  # a merge engine is a text or a dict
+        raise versions.newer(f"{what} ({error.message})") from error
 
 
 MAGIC = 0x4C534350
@@ -432,7 +476,7 @@ def _producer_list(name: str, producer: ProducerState) -> list[Any]:
 
 def _producer_of(data: Sequence[Any]) -> ProducerState:
     """Decodes `_producer_list`. Releases up to 0.2 stored nothing after the answers."""
-    name, epoch, last, progress, answers = data[:5]
+    name, epoch, last, progress, answers = versions.known(data, 9, f"producer {data[0]}")[:5]
     known = {sequence: Answer(lsn, tuple(map(result_of, made))) for sequence, (lsn, made) in answers}
     owner, is_named, used_us, lsn = data[5:9] if len(data) > 5 else ("", not is_drawn(name, epoch), 0, 0)
     return ProducerState(epoch, last, progress, known, owner, bool(is_named), used_us, lsn)
@@ -451,7 +495,7 @@ def _registers_of(data: Mapping[str, list[list[Any]]]) -> dict[str, Register]:
     return {
         name: Register(epoch, value, owner, moved, mark)
         for owner, held in data.items()
-        for name, epoch, value, moved, mark in held
+        for name, epoch, value, moved, mark in versions.all_known(held, 5, "a register")
     }
 
 
@@ -477,17 +521,29 @@ def _file_list(file: SegmentFile) -> list[Any]:
     return [file.name, file.size] if file.at is None else [file.name, file.size, file.at]
 
 
+_ENTRY_KEYS = ("table", "versions", "created_lsn", "created_us", "tiers", "buckets", "bases", "truncated_lsn")
+_KEYS = (
+    *("timeline", "restored", "lsn", "time_us", "next_number", "producers", "forgotten", "tierer", "idempotency"),
+    *("namespaces", "pointers", "subscriptions", "tables", "clock_marks", "registers", "extents", "runs_lsn", "runs"),
+    *("dropped", "place", "index"),  # release 0.3.0 wrote `index`
+)
+
+
 def _entry_of(data: dict[str, Any]) -> TableEntry:
     """Decodes `_table_data`."""
+    versions.check_keys(data, _ENTRY_KEYS, "a table of a checkpoint")
     definitions = data["versions"]
-    buckets = tuple(tuple(SegmentFile(*file) for file in files) for files in data["buckets"])
+    buckets = tuple(
+        tuple(SegmentFile(*file) for file in versions.all_known(files, 3, "a segment of a checkpoint"))
+        for files in data["buckets"]
+    )
     return TableEntry(
-        Versions(tuple(lsn for lsn, _ in definitions), tuple(Table.from_dict(table) for _, table in definitions)),
+        Versions(tuple(lsn for lsn, _ in definitions), tuple(table_of(table) for _, table in definitions)),
         data["created_lsn"],
         data["created_us"],
         tuple(map(tier_of, data["tiers"])),
         buckets,
-        tuple(Position(*base) for base in data["bases"]),
+        tuple(Position(*base) for base in versions.all_known(data["bases"], 5, "the log start of a bucket")),
         data.get("truncated_lsn", 0),
     )
 
@@ -511,7 +567,10 @@ def decode(raw: bytes, name: str) -> Checkpoint:
 
 
 def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
-    restored = data.get("restored")
+    versions.check_keys(data, _KEYS, "a checkpoint")
+    restored = data.get("restored") or {}
+    versions.check_keys(restored, ("timeline", "lsn", "epochs"), "the origin of a checkpoint")
+    dropped = versions.all_known(data.get("dropped", ()), 4, "a dropped table of a checkpoint")
     return Checkpoint(
         data["timeline"],
         Origin(restored["timeline"], restored["lsn"], restored.get("epochs", 0)) if restored else None,
@@ -519,18 +578,18 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         data["time_us"],
         data["next_number"],
         _producers_of(data),
-        TiererClaim(*data["tierer"]),
+        TiererClaim(*versions.known(data["tierer"], 2, "the tierer of a checkpoint")),
         tuple(data["idempotency"]),
         data["namespaces"],
-        {(ns, name): Pointer(location, uuid) for ns, name, location, uuid in data["pointers"]},
+        {(ns, name): _pointer_of(pointer) for ns, name, *pointer in data["pointers"]},
         tuple(map(subscription_of, data["subscriptions"])),
         tuple(map(_entry_of, data["tables"])),
-        ClockMarks.from_pairs(data.get("clock_marks", ())),
+        ClockMarks.from_pairs(list(versions.all_known(data.get("clock_marks", ()), 2, "a mark of the clock"))),
         _registers_of(data.get("registers", {})),
         data.get("extents", {}),
-        tuple(RunFile(*run) for run in data.get("runs", ())),
+        tuple(RunFile(*run) for run in versions.all_known(data.get("runs", ()), 4, "a run of a checkpoint")),
         data.get("runs_lsn", EMPTY_LSN),  # release 0.3.0 wrote `index`, for runs and LMDB together
-        tuple(DroppedEntry(_entry_of(entry), *about) for entry, *about in data.get("dropped", ())),
+        tuple(DroppedEntry(_entry_of(entry), *about) for entry, *about in dropped),
         data.get("place", BEGINNING),
     )
 

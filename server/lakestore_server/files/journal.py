@@ -24,7 +24,6 @@ import orjson
 import pyarrow as pa
 
 from lakestore.errors import Corrupt
-from lakestore.model.table import Table
 from lakestore.rows.ipc import crc32c
 from lakestore_server.files import checkpoint
 from lakestore_server.host import versions
@@ -44,7 +43,7 @@ from lakestore_server.state.commit_record import (
     Undrop,
     plain,
 )
-from lakestore_server.state.subscription import Mark, MovedMark, SubscriptionDrop, SubscriptionMove
+from lakestore_server.state.subscription import MovedMark, SubscriptionDrop, SubscriptionMove
 
 MAGIC = 0x4C534A31
 FILE_MAGIC = 0x4C534A46
@@ -139,7 +138,7 @@ def _subscription_of(data: Sequence[Any]) -> SubscriptionChange:
     if len(data) == 1:
         return SubscriptionDrop(data[0])
     if len(data) <= 4:
-        marks = (MovedMark(table, bucket, Mark(*mark)) for table, bucket, *mark in data[2])
+        marks = (MovedMark(table, bucket, checkpoint.mark_of(mark)) for table, bucket, *mark in data[2])
         refusals = checkpoint.refusals_of(data[3]) if len(data) > 3 else ()
         return SubscriptionMove(data[0], data[1], tuple(marks), refusals)
     return checkpoint.subscription_of(data)
@@ -225,8 +224,22 @@ def raw_of(lsn: int, record: Sequence[Buffer]) -> RawFrame:
     return RawFrame(lsn, head, body)
 
 
+_LENGTHS = {"rows": _HEAD_ENTRIES, "slots": 4, "starts": 2, "rename": 2, "truncate": 2, "shelve": 2, "undrop": 2}
+"""Entries of a list in these sections. The decoders of other sections check theirs."""
+
+
+def check_known(raw: RawFrame) -> None:
+    """`NewerFormat` if the record has sections or longer entries than this release writes. A server that skipped a part
+    would have another state than the one that wrote it."""
+    what = f"the record at LSN {raw.lsn}"
+    versions.check_keys(raw.meta, SECTIONS, what)
+    for section, length_max in _LENGTHS.items():
+        for entry in raw.meta.get(section, ()):
+            versions.known(entry, length_max, f"{what}, section {section},")
+
+
 def decode(raw: RawFrame, schemas: Schemas) -> CommitRecord:
-    """The record of a frame. `schemas` must know every table that has rows in it."""
+    """The record of a frame that `check_known` has passed. `schemas` must know every table that has rows in it."""
     meta = raw.meta
     slots: dict[int, list[KeySlot]] = {}
     for part, row, slot, link in meta.get("slots", []):
@@ -237,11 +250,11 @@ def decode(raw: RawFrame, schemas: Schemas) -> CommitRecord:
         raw.time_us,
         [_rows_part(raw, rows, schemas, slots.get(part, [])) for part, rows in enumerate(raw.rows())],
         list(map(checkpoint.producer_change_of, meta.get("producers", []))),
-        [Table.from_dict(data) for data in meta.get("create", [])],
-        [Table.from_dict(data) for data in meta.get("alter", [])],
+        [checkpoint.table_of(data) for data in meta.get("create", [])],
+        [checkpoint.table_of(data) for data in meta.get("alter", [])],
         meta.get("drop", []),
         [checkpoint.decode_catalog_change(data) for data in meta.get("catalog", [])],
-        TiererClaim(*claim) if claim else None,
+        TiererClaim(*versions.known(claim, 2, "a tierer's claim")) if claim else None,
         [LogStart(*data) for data in meta.get("starts", [])],
         [_subscription_of(data) for data in meta.get("subscriptions", [])],
         meta.get("beside", 0),
@@ -283,10 +296,12 @@ def head_of(data: bytes, name: str) -> FileHead | None:
         raise versions.of_first_release(f"journal file {name}")
     if len(data) < FILE_HEADER_BYTES:
         return None
-    magic, version, _, salt = _FILE.unpack_from(data)
+    magic, version, flags, salt = _FILE.unpack_from(data)
     if magic != FILE_MAGIC or CRC.unpack_from(data, _FILE.size) != (crc32c(data[: _FILE.size]),):
         return None
     versions.check(version, READ, f"journal file {name}")
+    if flags:
+        raise versions.newer(f"journal file {name} with flags {flags:#x}")
     return FileHead(version, salt)
 
 

@@ -1,12 +1,16 @@
 """Format versions of files: this release reads its own and the previous release's, and refuses others by name.
 
+A newer release may also write longer entries or further keys under the same version. A reader that skipped them would
+have another state than the writer, so a decoder refuses what it does not know.
+
 The file `release` in a data folder names the release that opened it last. Only error sentences use it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lakestore.errors import Invalid, NewerFormat
 from lakestore.release import RELEASE
@@ -35,6 +39,32 @@ def of_first_release(what: str) -> Invalid:
         f"{what} was written by release 0.1: open its folder once with release 0.2 and end that in order, "
         f"then run this release ({RELEASE})"
     )
+
+
+def newer(what: str) -> NewerFormat:
+    """The error for something that this release does not know, of a file or record whose version it reads."""
+    return NewerFormat(
+        f"{what} is of a newer release: this one ({RELEASE}) does not know all of it. Run the newer release that"
+        " wrote it"
+    )
+
+
+def known(entry: Sequence[Any], length_max: int, what: str) -> Sequence[Any]:
+    """The entry; `NewerFormat` if it is longer than this release writes it."""
+    if len(entry) > length_max:
+        raise newer(what)
+    return entry
+
+
+def all_known(entries: Iterable[Sequence[Any]], length_max: int, what: str) -> Iterator[Sequence[Any]]:
+    """The entries; `NewerFormat` if one is longer than this release writes it."""
+    return (known(entry, length_max, what) for entry in entries)
+
+
+def check_keys(data: Mapping[str, Any], names: Collection[str], what: str) -> None:
+    """Raises `NewerFormat`, with the names, if the mapping has keys that this release does not know."""
+    if unknown := sorted(data.keys() - set(names)):
+        raise newer(f"{what} with {', '.join(unknown)}")
 
 
 def with_release(error: NewerFormat, disk: Disk, folder: Path) -> NewerFormat:

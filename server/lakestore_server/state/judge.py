@@ -204,13 +204,14 @@ def _head(position: int, data: bytes, shard: int) -> _Head | None:
     if len(data) < HEADER.size:
         return None
     values = HEADER.unpack_from(data)
-    magic, version, kind, _, of, epoch, number, writer, lsn, chain, part, parts, meta_bytes, crc = values
+    magic, version, kind, flags, of, epoch, number, writer, lsn, chain, part, parts, meta_bytes, crc = values
     if magic != MAGIC:
         return None
     if crc != crc32c(pa.py_buffer(data).slice(HEADER.size), crc32c(data[:_CRC_AT])):
         raise ForeignLog(f"the message at position {position} is damaged: its checksum does not fit")
-    if version > VERSION or kind not in _KINDS:
-        raise NewerFormat(f"the message at position {position} is of a newer release (version {version}, kind {kind})")
+    if version > VERSION or kind not in _KINDS or flags:
+        about = f"version {version}, kind {kind}, flags {flags:#x}"
+        raise NewerFormat(f"the message at position {position} is of a newer release ({about})")
     if of != shard:
         return None
     return _Head(_KINDS[kind], epoch, number, writer, lsn, chain, part, parts, meta_bytes, crc)
