@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import orjson
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 import lakestore as ls
+from lakestore.cli.main import cli
 from lakestore.client.servers import Reads
 from lakestore.errors import NewerFormat, NotLeader
 from lakestore.model.token import position_of
@@ -19,7 +23,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.host.clock import Doubt
 from lakestore_server.state.judge import Content, Kind, Standing, messages
 from tests.support.records import TABLE
-from tests.support.replicas import Replicas
+from tests.support.replicas import LEASE_SECONDS, Replicas
 from tests.support.waiting import until
 from tests.support.world.clock import HandClock
 from tests.unit.state.test_judge import forged
@@ -162,6 +166,32 @@ def test_a_new_leader_deletes_nothing_by_a_clock_that_nobody_has_watched(tmp_pat
             until(lambda: found.leader() == 1 - former, "the next leader")
             lake.create_database("b")
             assert time.read().doubt is Doubt.START
+
+
+def test_a_follower_that_does_not_reach_the_journal_says_for_how_long(tmp_path: Path) -> None:
+    with Replicas(tmp_path, 2) as found:
+        leading = found.leader()
+        assert leading is not None
+        following = 1 - leading
+
+        def lag(number: int) -> int:
+            url = f"http://{found.servers[number].about['http']}/ready"
+            return int(json.loads(urlopen(url).read())["lag_ms"])
+
+        until(lambda: lag(following) == 0, "the follower")
+        found.ends[following].is_cut = True
+        until(lambda: lag(following) > 1000 * LEASE_SECONDS, "a lag of more than a lease")
+        first = lag(following)
+        until(lambda: lag(following) > first + 2000 * LEASE_SECONDS, "a greater lag, beyond two claims that failed")
+        assert lag(leading) == 0
+        shown = CliRunner().invoke(cli, ["replicas", "--server", found.address(following), "--json"]).stdout
+        assert [each["lag_ms"] is None or each["lag_ms"] > first for each in json.loads(shown)] == [True, True]
+        assert json.loads(shown)[0]["lag_ms"] > first
+        metrics = urlopen(f"http://{found.servers[following].about['http']}/metrics").read().decode()
+        line = next(each for each in metrics.splitlines() if each.startswith("lakestore_follower_lag_seconds "))
+        assert float(line.split()[1]) > first / 1000
+        found.ends[following].is_cut = False
+        until(lambda: lag(following) == 0, "the follower, again")
 
 
 NOVEL: dict[str, dict[str, Any]] = {

@@ -164,8 +164,14 @@ class CommitLoop:
         return self._address
 
     def lag_seconds(self) -> float:
-        """The age of the newest applied commit, if the last look at the journal found more; else 0."""
-        return max(self._clock.now_us() - self.view.time_us, 0) / 1e6 if self._is_behind else 0.0
+        """The age of the newest applied commit, if the last look at the journal found more; the time since the last
+        message, if that is longer than a lease: a leader beats, so this server reaches no log or nobody leads. Else
+        0."""
+        if self._is_leading:
+            return 0.0
+        behind = max(self._clock.now_us() - self.view.time_us, 0) / 1e6 if self._is_behind else 0.0
+        silence = self._clock.monotonic() - self.journal.heard
+        return max(behind, silence) if silence > self.journal.lease_seconds * LEASE_STRETCH else behind
 
     def reachable_at(self, address: str) -> None:
         """Clients reach this server at an address: from now on it may lead."""

@@ -85,7 +85,9 @@ class SharedJournal:
         self._claimed_at = -1
         """Position of the last claim that counts; -1 if it was not read."""
         self._leader = Leader()
-        self._heard = self._looked_at = clock.monotonic()
+        self._heard = self._looked_at = self.heard = clock.monotonic()
+        """`_heard` is the time of the leader's last message, or of the end of a time in which this server did not look;
+        `heard` the time of the last message of whatever server."""
         self.gaps = 0
         """Number of times that other messages lay between this server's own."""
 
@@ -145,7 +147,7 @@ class SharedJournal:
         self._replicas.restore(replicas)
         self._leader = Leader(epoch=standing.epoch, has_left=standing.epoch > 0 and not standing.writer)
         yield from self._entries(self._log.read(standing.position, 0.0, to_end=True))
-        self._heard = self._clock.monotonic()
+        self._heard = self.heard = self._clock.monotonic()
         self._log.prepare()
 
     def follow(self, seconds: float) -> Iterator[Entry]:
@@ -182,6 +184,7 @@ class SharedJournal:
         """Judge a message, and note what it says about the leader."""
         void = self._judge.void
         counted = self._judge.take(position, data)
+        self.heard = self._clock.monotonic()
         if counted is not None or self._judge.void == void:
             self._heard = self._clock.monotonic()
         if counted is None:

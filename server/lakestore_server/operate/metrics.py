@@ -259,7 +259,8 @@ FAMILIES = (
     Family(
         "lakestore_follower_lag_seconds",
         "gauge",
-        "Age of the newest applied commit while more of the journal is to be read; else 0.",
+        "Age of the newest applied commit while more of the journal is to be read; time since the last message of the"
+        " journal if that is longer than a lease, as without Kafka; else 0.",
         lambda m: m.status.journal.lag_ms / 1000,
     ),
     Family(

@@ -273,10 +273,12 @@ class ReplicaStatus:
     """The newest commit that it has applied, by its last report."""
     heard_seconds: float
     """Seconds since its last report."""
+    lag_ms: int | None = None
+    """Of the server that answers; None of another one."""
 
 
-def _replicas(loop: CommitLoop, role: str, now: float) -> Iterator[ReplicaStatus]:
-    yield ReplicaStatus(loop.address, role, loop.view.lsn, 0.0)
+def _replicas(loop: CommitLoop, role: str, lag_ms: int, now: float) -> Iterator[ReplicaStatus]:
+    yield ReplicaStatus(loop.address, role, loop.view.lsn, 0.0, lag_ms)
     leader = loop.journal.leader
     for each in loop.journal.replicas:
         if each.address != loop.address:
@@ -297,7 +299,8 @@ class JournalStatus:
     leader: str
     """The address of the leader; empty if none is known."""
     lag_ms: int
-    """The age of the newest commit that this server has applied, if more of the journal is to be read; else 0."""
+    """The age of the newest commit that this server has applied, if more of the journal is to be read; the time since
+    the journal's last message, if that is longer than a lease; else 0."""
     replicas: tuple[ReplicaStatus, ...]
     """The servers that share the journal, this one included; empty for a journal in files."""
 
@@ -306,7 +309,7 @@ class JournalStatus:
         leader = loop.journal.leader
         role = "leader" if loop.is_leading else "follower"
         lag_ms = round(loop.lag_seconds() * 1000)
-        replicas = tuple(_replicas(loop, role, now)) if loop.journal.is_shared else ()
+        replicas = tuple(_replicas(loop, role, lag_ms, now)) if loop.journal.is_shared else ()
         return JournalStatus(loop.journal.kind, role, leader.epoch, leader.address, lag_ms, replicas)
 
 

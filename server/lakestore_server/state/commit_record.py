@@ -162,6 +162,11 @@ class Journal(Protocol):
         """The server that leads, by what was read so far."""
 
     @property
+    def heard(self) -> float:
+        """The monotonic time at which the log last gave a message, of whatever server. A server that follows cannot
+        know what was written since."""
+
+    @property
     def replicas(self) -> Sequence[Replica]:
         """The servers that were heard not long ago, by address."""
 
