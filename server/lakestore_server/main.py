@@ -34,7 +34,7 @@ from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.scrub import VerifyAhead
 from lakestore_server.duties.upkeep import Upkeep
-from lakestore_server.edge import exposure_check
+from lakestore_server.edge import exposure_check, first_start
 from lakestore_server.edge.console.routes import Console
 from lakestore_server.edge.grpc import GrpcServer
 from lakestore_server.edge.http import HttpServer, app
@@ -301,13 +301,15 @@ class Server:
             key = exposure_check.token_key(settings) if settings.auth else b""
             file = Path(settings.auth) if settings.auth else None
             self.access = Access(file, clock, key, settings.limits.access_token_seconds)
+            journal = journal_of(disk, settings.data)
+            self.settings = first_start.copied(settings, journal, disk, clock, self.access, self._keys)
             self.engine = Engine(
                 settings.data,
                 disk,
                 clock,
                 on_fatal=self._on_fatal,
                 limits=settings.limits,
-                journal_of=journal_of,
+                journal_of=lambda *_: journal,
                 beside=ahead.begin,
             )
             let_go.callback(self.engine.loop.close)
@@ -376,7 +378,8 @@ class Server:
         data_folder.name_ports(self._lock, self.about["grpc"], self.about["http"])
         self._grpc.start()
         console.start()
-        self.engine.loop.reachable_at(self.settings.advertise or self.about["grpc"])
+        self.access.address = self.settings.advertise or self.about["grpc"]
+        self.engine.loop.reachable_at(self.access.address)
 
     def drain(self, seconds: float) -> bool:
         """Refuse new calls and wait for running ones; True if all have ended."""

@@ -35,6 +35,7 @@ from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.host.clock import Clock
 from lakestore_server.operate.backup import BackupVerbs
 from lakestore_server.operate.calls import Calls
+from lakestore_server.operate.copy_verbs import CopyVerbs
 from lakestore_server.operate.reports import Reports
 from lakestore_server.operate.status import StatusReader, StatusVerbs
 from lakestore_server.operate.verify import AuditVerbs
@@ -92,6 +93,7 @@ class Verbs(TypedDict):
     Status: Callable[[pb.StatusRequest], pb.StatusAnswer]
     Audit: Callable[[pb.AuditRequest], pb.AuditAnswer]
     Backup: Callable[[pb.BackupRequest], pb.BackupAnswer]
+    CopyCheckpoint: Callable[[pb.CopyCheckpointRequest], Iterator[pb.CopyPiece]]
     AcceptClock: Callable[[pb.AcceptClockRequest], pb.AcceptClockAnswer]
     Report: Callable[[pb.ReportRequest], pb.ReportAnswer]
 
@@ -117,6 +119,7 @@ class _Parts:
     tierer: TiererVerbs
     audits: AuditVerbs
     backups: BackupVerbs
+    copies: CopyVerbs
     reports: Reports
 
 
@@ -163,6 +166,7 @@ def _verbs(parts: _Parts) -> Verbs:
         "Status": parts.status.status,
         "Audit": parts.audits.audit,
         "Backup": parts.backups.backup,
+        "CopyCheckpoint": parts.copies.copy_checkpoint,
         "AcceptClock": parts.status.accept_clock,
         "Report": parts.reports.report,
     }
@@ -227,6 +231,7 @@ class Service:
             TiererVerbs(engine, clock, catalog),
             AuditVerbs(engine, upkeep.integrity),
             BackupVerbs(engine, upkeep.checkpointer, about["warehouse"]),
+            CopyVerbs(engine, upkeep.checkpointer),
             self.reports,
         )
         self.calls = calls

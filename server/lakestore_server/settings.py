@@ -25,6 +25,9 @@ class Tls:
     """Private key of the certificate, without a password."""
     client_ca: str = option("", flag=True)
     """Authority of client certificates: gRPC clients must then show one, HTTP clients may."""
+    peer_ca: str = option("")
+    """Authority of the certificates of other servers of a shared journal, for a new server that copies from them; empty
+    means the authorities of this machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files import data_folder
 from lakestore_server.files.backup_manifest import NAME
 from lakestore_server.operate import restore
-from lakestore_server.state.judge import ForeignLog
 from tests.support.replicas import Replicas
 from tests.support.waiting import until
 
@@ -33,12 +32,6 @@ def alone(tmp_path: Path) -> Iterator[Replicas]:
         lake.transport.backup(pb.BackupRequest(folder=str(tmp_path / "backup"), without_lake=True))
         table.upsert([{"id": 10, "v": "after"}])
         yield replicas
-
-
-def test_an_empty_folder_cannot_follow_a_trimmed_log(alone: Replicas) -> None:
-    assert alone.first > 0
-    with pytest.raises(ForeignLog):
-        alone.start(1)
 
 
 def command(tmp_path: Path, *options: str) -> Result:

@@ -120,10 +120,10 @@ def principal(world: World, who: str) -> Principal:
 # Requests of RPCs, filled from the descriptors.
 
 PLAIN = set(
-    """after alteration at at_least before_images born bucket bytes check_only columns deep detail dry_run end epoch
-    folder hidden holder in_parts key keys lag lake_snapshot list_services live_end live_only live_start member next
-    no_dead owner prefix problems progress protocol purge range_changes changes_max records rejected release require
-    schema_id sequence service session shard start timeline to token until where without_lake""".split()
+    """address after alteration at at_least before_images born bucket bytes check_only columns deep detail dry_run end
+    epoch files folder hidden holder in_parts key keys lag lake_snapshot list_services live_end live_only live_start
+    member next no_dead owner prefix problems progress protocol purge range_changes changes_max records rejected release
+    require schema_id sequence service session shard start timeline to token until where without_lake""".split()
 )
 """Fields that name no table; left as they are."""
 PUT: dict[str, Any] = {

@@ -189,6 +189,7 @@ EVERYTHING = {
     "AcquireTierer": {"tier", "admin"},
     "ReleaseTierer": {"tier", "admin"},
     "Backup": {"admin"},
+    "CopyCheckpoint": {"admin"},
     "CreateDatabase": {"admin"},
     "DropDatabase": {"admin"},
     "AcceptClock": {"admin"},

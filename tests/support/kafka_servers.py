@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -15,9 +16,21 @@ LEASE_SECONDS = 1
 class KafkaServers:
     """One server for each name, with a folder of its own. The topic is there already. A context manager."""
 
-    def __init__(self, journal: str, folder: Path, names: str = "ab", *, patience: float = WAIT_SECONDS) -> None:
+    def __init__(
+        self,
+        journal: str,
+        folder: Path,
+        names: str = "ab",
+        *,
+        patience: float = WAIT_SECONDS,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """`journal` is the URL of the topic. `patience` is the longest wait for a role, in seconds."""
         self.journal, self._folder, self._names, self._patience = journal, folder, names, patience
+        self._more, self._environment = arguments, environment or {}
+        self._own: dict[str, Sequence[str]] = {}
+        """Arguments of one server alone, by its name."""
         self.servers: list[ServerProcess] = []
         try:
             for name in names:
@@ -27,9 +40,25 @@ class KafkaServers:
             raise
 
     def _started(self, name: str, port: int = 0) -> ServerProcess:
-        arguments = ["--journal", self.journal, "--warehouse", str(self._folder / "warehouse")]
-        lease = {"LAKESTORE_JOURNAL_LEASE_SECONDS": str(LEASE_SECONDS)}
-        return ServerProcess(self._folder / name, port=port, arguments=arguments, environment=lease)
+        arguments = [*self.arguments, *self._own.get(name, ())]
+        return ServerProcess(self._folder / name, port=port, arguments=arguments, environment=self.environment)
+
+    @property
+    def arguments(self) -> list[str]:
+        """What every server is started with, besides its folder and ports."""
+        return ["--journal", self.journal, "--warehouse", str(self._folder / "warehouse"), *self._more]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"LAKESTORE_JOURNAL_LEASE_SECONDS": str(LEASE_SECONDS), **self._environment}
+
+    def add(self, name: str, port: int = 0, arguments: Sequence[str] = ()) -> ServerProcess:
+        """A further server, once it serves."""
+        self._own[name] = arguments
+        made = self._started(name, port)
+        self._names += name
+        self.servers.append(made)
+        return made
 
     @property
     def addresses(self) -> str:

@@ -51,6 +51,9 @@ class MemoryEnd:
     def confirm(self) -> None:
         """It is there."""
 
+    def bounds(self) -> tuple[int, int]:
+        return self._log.first, len(self._log.messages)
+
     def read(self, start: int, seconds: float, *, to_end: bool = False) -> Iterator[tuple[int, bytes | None]]:
         """What is there from a position on; waits for the first message."""
         if start < self._log.first:
@@ -117,10 +120,14 @@ class Replicas:
 
     def start(self, number: int) -> None:
         """Start the next server, in its folder `number`."""
+        self.start_on(self._root / str(number), number)
+
+    def start_on(self, folder: Path, number: int = 1 << 30) -> None:
+        """Start the next server on a folder; `number` is that of its clock."""
         end = MemoryEnd(self._log)
         limits = Limits() if self._clocks else Limits(clock_confirm_seconds=0)
         clock = self._clocks[number] if number < len(self._clocks) else RealClock()
-        settings = Settings(self._root / str(number), port=0, http_port=0, limits=limits)
+        settings = Settings(folder, port=0, http_port=0, limits=limits)
         made = Server(settings, clock=clock, journal_of=lambda *_: SharedJournal(end, clock, LEASE_SECONDS))
         self._all.callback(self._end, made, end)
         made.start()

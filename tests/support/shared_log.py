@@ -181,6 +181,9 @@ class LogEnd:
         if self._log.is_gone:
             raise ForeignLog("the log is gone")
 
+    def bounds(self) -> tuple[int, int]:
+        return self._log.first, self._log.end
+
     def read(self, start: int, seconds: float, *, to_end: bool = False) -> Iterator[tuple[int, bytes | None]]:
         self.is_reading = True
         batch = self._log.read(start, seconds)

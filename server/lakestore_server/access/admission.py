@@ -112,7 +112,10 @@ class Admission:
         if row is not None and row.right == "open":
             return None
         with self._noting(what, None):
-            return self.access.caller(token, certificate)
+            caller = self.access.caller(token, certificate)
+            if caller.principal is principals.SERVER and what != principals.SERVER_RPC:
+                raise Denied("a server calls another one for its checkpoint only")
+            return caller
 
     @contextmanager
     def _noting(self, what: str, caller: Caller | None) -> Iterator[None]:

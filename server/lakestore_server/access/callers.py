@@ -36,6 +36,8 @@ class Access:
         self._book = Book()
         self._stamp: _Stamp | None = None
         self._checked = clock.monotonic()
+        self.address = ""
+        """Where other servers reach this one: their access tokens are good there alone."""
         self.generation = 0
         """Changes whenever rights may have changed."""
         if file is not None:
@@ -88,12 +90,24 @@ class Access:
         claim = signing.Claim(caller.principal.name, token_id, now_s + seconds)
         return signing.sign(self._key, claim, now_s), seconds
 
+    def server_token(self, address: str) -> str:
+        """An access token for the server at an address, which has the same key; empty without principals."""
+        if self.is_open:
+            return ""
+        now_s = self._clock.now_us() // 1_000_000
+        claim = signing.Claim(principals.SERVER.name, signing.address_id(address), now_s + self._token_seconds)
+        return signing.sign(self._key, claim, now_s)
+
     def renewed(self, caller: Caller) -> Caller:
         """The caller with its present rights; `NotAuthenticated` if its token or certificate is no longer valid."""
         self._refresh_when_due()
         if self._file is None:
             return caller
-        proof = self._book.renewed(caller.proof, self._clock.now_us())
+        now_us = self._clock.now_us()
+        if caller.principal is principals.SERVER:
+            proof = caller.proof if caller.proof.holds(now_us) else None
+        else:
+            proof = self._book.renewed(caller.proof, now_us)
         if proof is None:
             raise NotAuthenticated(
                 f"the token or certificate of {caller.principal.name} is no longer valid: use a new one"
@@ -122,6 +136,9 @@ class Access:
     def _by_token(self, token: str) -> Proof | None:
         now_us = self._clock.now_us()
         claim = signing.read(self._key, token, now_us // 1_000_000)
+        if claim is not None and claim.principal == principals.SERVER.name:
+            is_for_us = bool(self.address) and claim.token_id == signing.address_id(self.address)
+            return Proof(principals.SERVER, claim.token_id, until_us=claim.until_s * 1_000_000) if is_for_us else None
         if claim is not None:
             proof = self._book.by_id(claim.principal, claim.token_id, now_us)
             return replace(proof, until_us=claim.until_s * 1_000_000) if proof else None

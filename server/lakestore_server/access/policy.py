@@ -291,6 +291,7 @@ _OWN_RPCS = (
     _rpc("Status", finders.tables_field, "each of `tables`", lists=Listing.STATUS),
     _rpc("Audit", finders.table_field, _NAMED),
     _rpc("Backup", finders.every_table, "every table"),
+    _rpc("CopyCheckpoint", finders.every_table, "every table"),
     _rpc("AcceptClock", finders.every_table, "every table"),
     _rpc("Report", finders.no_table, "some table", owns=(Own.PRODUCER,)),
 )

@@ -80,6 +80,10 @@ class Principal:
 ANYONE = Principal("anyone", (Grant(frozenset(RIGHTS), (EVERYTHING,)),), shared_names=True)
 """Every caller of a server without `auth`."""
 
+SERVER = Principal("(server)", (Grant(frozenset(RIGHTS), (EVERYTHING,)),))
+"""Another server of the shared journal. Its name cannot stand in an auth file, and it may call `SERVER_RPC` alone."""
+SERVER_RPC = "/lakestore.v1.Lakestore/CopyCheckpoint"
+
 NOBODY = Principal("nobody")
 """The caller of a call without authentication."""
 

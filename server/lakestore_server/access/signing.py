@@ -56,6 +56,11 @@ def read(key: bytes, token: str, now_s: int) -> Claim | None:
     return claim if now_s < claim.until_s else None
 
 
+def address_id(address: str) -> str:
+    """The id of an access token that is good at the server with this address only."""
+    return hashlib.sha256(address.encode("utf-8", "surrogateescape")).hexdigest()[:ID_CHARS]
+
+
 def seal(key: bytes, owner: str, text: str) -> str:
     """The text with a mark that binds it to its owner."""
     return f"{text}.{_seal_mark(key, owner, text)}"

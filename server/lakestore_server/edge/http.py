@@ -31,6 +31,7 @@ from lakestore_server.edge.console.routes import Console
 from lakestore_server.edge.http_gate import ADVANCE, CERTIFICATE, Gate, PageGuard
 from lakestore_server.edge.tls import TlsKeys, names_of
 from lakestore_server.operate import metrics
+from lakestore_server.operate.first_copy import CopyProgress
 from lakestore_server.operate.metric_sources import Sources
 from lakestore_server.operate.status import JournalStatus
 
@@ -166,6 +167,7 @@ def _told(application: Any, facts: Mapping[str, Any]) -> Callable[..., Any]:
 
 log = logging.getLogger("lakestore.http")
 START_SECONDS = 20.0
+COPY_RETRY_SECONDS = 5
 _TOKENS_PATH = "/v1/oauth/tokens"
 
 
@@ -230,13 +232,27 @@ async def _no_such_call(request: Request, error: Exception) -> Response:
 _UNKNOWN: Mapping[Any, Any] = {404: _no_such_call, 405: _no_such_call}
 
 
+def copy_app(progress: CopyProgress) -> Starlette:
+    """The routes of a server that copies the checkpoint of another one: it lives, and is not ready."""
+
+    def show_ready(_: Request) -> Response:
+        about = {"ready": False, "role": "copying", "peer": progress.peer, "percent": progress.percent}
+        rate = {"mb_per_second": progress.mb_per_second, "problem": progress.problem}
+        return JSONResponse({**about, **rate}, 503, headers={"retry-after": str(COPY_RETRY_SECONDS)})
+
+    def show_alive(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    return Starlette(routes=[Route("/healthz", show_alive), Route("/ready", show_ready)])
+
+
 class HttpServer:
     """uvicorn in a thread."""
 
     def __init__(
         self,
         *,
-        application: Gate,
+        application: Gate | Starlette,
         host: str,
         port: int,
         keys: TlsKeys | None = None,

@@ -38,7 +38,9 @@ _PORTS = " ports "
 LAKE_HELD = "lake-held"
 """The folder of links to the lake's files while a backup copies them."""
 RESTORING = "restoring"
-"""A file that exists until a restore is complete."""
+"""A file that exists until a restore or a copy is complete."""
+COPY_MARK = b"copy\n"
+"""The content of this file while a server copies the checkpoint of another one, which it continues after a restart."""
 _MARK = "description-lock"
 """Written to the lock file since release 0.3: the last server here took a lock of an open file description."""
 _LOCK_MODE, _LOCK_CHARS_MAX = 0o600, 256
@@ -54,8 +56,14 @@ def make(disk: Disk, folder: Path) -> None:
 
 def check_whole(folder: Path) -> None:
     """Raises `Invalid` if a restore into this folder was begun and not finished."""
-    if (folder / RESTORING).exists():
+    if (folder / RESTORING).exists() and not is_half_copied(folder):
         raise Invalid(f"{folder} holds an unfinished restore: remove the folder, and restore again")
+
+
+def is_half_copied(folder: Path) -> bool:
+    """Whether a server began to copy the checkpoint of another one into this folder and has not finished."""
+    mark = folder / RESTORING
+    return mark.exists() and mark.read_bytes() == COPY_MARK
 
 
 def whole_files(disk: Disk, folder: Path, prefix: str) -> list[str]:

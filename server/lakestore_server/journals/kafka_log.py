@@ -236,11 +236,17 @@ class KafkaLog:
                     raise
             time.sleep(0.1)
 
+    def bounds(self) -> tuple[int, int]:
+        return self._reading().bounds()
+
     def read(self, start: int, seconds: float, *, to_end: bool = False) -> Iterator[tuple[int, bytes | None]]:
         """(position, message) of the messages that are there."""
-        if self._reader is None:
-            self._reader = _Reader(self._topic, self.confirm)
-        return self._reader.to_end(start) if to_end else self._reader.batch(start, seconds)
+        reader = self._reading()
+        return reader.to_end(start) if to_end else reader.batch(start, seconds)
+
+    def _reading(self) -> _Reader:
+        self._reader = self._reader or _Reader(self._topic, self.confirm)
+        return self._reader
 
     def confirm(self) -> None:
         """`ForeignLog` if the topic is gone or was created again."""
@@ -368,14 +374,22 @@ class _Reader:
                     " do its brokers run?"
                 )
 
+    def bounds(self) -> tuple[int, int]:
+        try:
+            first, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=CALL_SECONDS)
+        except KafkaException as error:
+            raise Unavailable(
+                f"Kafka at {self._bootstrap} does not say what topic {self._topic} has: do its brokers run?"
+            ) from error
+        return int(first), int(end)
+
     def _end(self) -> int:
         """The position of the next message that will be stored; far away if no broker says it."""
         try:
-            _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=CALL_SECONDS)
-        except KafkaException as error:
-            LOG.debug("the end of the journal's topic is not known: %s", error)
+            return self.bounds()[1]
+        except Unavailable as error:
+            LOG.debug("%s", error)
             return sys.maxsize
-        return int(end)
 
     def _begin(self, start: int) -> None:
         self._consumer.assign([TopicPartition(self._topic, 0, start)])
@@ -410,7 +424,7 @@ class _Reader:
         if code in _CUT:
             raise ForeignLog(
                 f"position {self._at} is not in topic {self._topic} any more: start with the checkpoint of another"
-                " server"
+                " server, on an empty data folder"
             )
         if code != _AT_END:
             LOG.debug("the journal's reader continues after an error: %s", error.str())

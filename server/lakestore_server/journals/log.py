@@ -32,6 +32,9 @@ class Log(Protocol):
     def confirm(self) -> None:
         """`ForeignLog` if the log that was opened is gone or was created again; nothing if it does not answer."""
 
+    def bounds(self) -> tuple[int, int]:
+        """(position of the first message that is there, position of the next one); `Unavailable` without an answer."""
+
     def read(self, start: int, seconds: float, *, to_end: bool = False) -> Iterator[tuple[int, bytes | None]]:
         """(position, message) of the messages from `start` on that are there; waits at most `seconds` for the first
         one. With `to_end` all messages up to the present end, however long that takes; `Unavailable` if the log does

@@ -27,6 +27,7 @@ from lakestore_server.journals.log import Log
 from lakestore_server.journals.replicas import KEEP_SECONDS, REPORT_SECONDS, Replicas, report_of
 from lakestore_server.state.commit_record import (
     BEGINNING,
+    COPIES,
     Buffer,
     Deposed,
     Entry,
@@ -38,7 +39,17 @@ from lakestore_server.state.commit_record import (
     Unknown,
     plain,
 )
-from lakestore_server.state.judge import NOBODY, Content, CountedMessage, ForeignLog, Judge, Kind, Standing, messages
+from lakestore_server.state.judge import (
+    NOBODY,
+    Content,
+    CountedMessage,
+    ForeignLog,
+    Judge,
+    Kind,
+    Standing,
+    messages,
+    report_in,
+)
 
 log = logging.getLogger("lakestore.journal")
 ANSWER_SECONDS = 30.0
@@ -48,6 +59,8 @@ LEAVE_SECONDS = 5.0
 POLL_SECONDS = 0.1
 BEATS_PER_LEASE = 4
 """A beat is due after this share of the lease without a message. The server looks a little less often."""
+RECENT_MESSAGES = 2_000
+"""Messages at the end of the log in which a new server looks for others first; if they name none, it looks at more."""
 Failure: TypeAlias = Deposed | Unknown | LakestoreError
 """The end of a leadership. Errors of other kinds than the first two also end the journal."""
 
@@ -94,6 +107,8 @@ class SharedJournal:
         self._sending, self._judging = threading.Lock(), threading.Lock()
         self._needs, self._reported_at = 0, -REPORT_SECONDS
         """(position from which this server needs the log, time of its last report)."""
+        self._copies: dict[object, Replica] = {}
+        """The servers that copy a checkpoint of this one, with the position from which each needs the log."""
         self._is_leading = False
         self._address = ""
         self._writer = 0
@@ -124,6 +139,29 @@ class SharedJournal:
     def void(self) -> int:
         """Number of messages that do not count, since the start."""
         return self._judge.void
+
+    # Before the first start, by any thread.
+
+    def lacks_beginning(self) -> bool:
+        """Whether the log's first messages are gone, so a server needs a checkpoint to follow it."""
+        return self._log.bounds()[0] > 0
+
+    def peers(self, besides: str) -> list[str]:
+        """The addresses that the newest messages name, without one of them; the leader's comes last. Nothing is judged:
+        a server at such an address must prove that it has this journal."""
+        first, end = self._log.bounds()
+        known, leader, count = Replicas(self._clock), "", RECENT_MESSAGES
+        while True:
+            start = max(first, end - count)
+            for position, data in self._log.read(start, 0.0, to_end=True):
+                found = report_in(position, data)
+                address = known.hear(found[1]) if found is not None else ""
+                if found is not None and found[0] is not Kind.REPORT:
+                    leader = address or leader
+            peers = [each.address for each in known.present(besides) if each.lsn != COPIES]
+            if peers or start == first:
+                return sorted(peers, key=lambda address: address == leader)
+            count *= 10
 
     # Following, on the commit loop's thread.
 
@@ -304,6 +342,7 @@ class SharedJournal:
             if not self._is_leading:
                 self._report(address)
                 return
+            self._report_copies()
             if self._failure is None and self._is_beat_due():
                 self._send(Content(Kind.BEAT, meta=self._own_report(self._address)))
         self._glance()
@@ -317,9 +356,23 @@ class SharedJournal:
         if not address or self._sent or now - self._reported_at < REPORT_SECONDS:
             return
         self._reported_at = now
-        content = Content(Kind.REPORT, meta=self._own_report(address))
-        (message,), _ = messages(Standing(), content, NOBODY, self._log.part_bytes)
+        self._send_report(self._own_report(address))
+        for copy in self._copies.values():
+            self._send_report(report_of(copy))
+
+    def _report_copies(self) -> None:
+        """Write the reports of servers that copy from this leader, if they are due. Its beats are its own reports."""
+        now = self._clock.monotonic()
+        if self._copies and now - self._reported_at >= REPORT_SECONDS:
+            self._reported_at = now
+            for copy in self._copies.values():
+                self._send_report(report_of(copy))
+
+    def _send_report(self, report: bytes) -> None:
+        (message,), _ = messages(Standing(), Content(Kind.REPORT, meta=report), NOBODY, self._log.part_bytes)
         self._log.send(message, lambda _: None)
+        if self._is_leading or self._sent:
+            return
         try:
             self._log.poll(0.0)
         except Unknown:
@@ -327,7 +380,30 @@ class SharedJournal:
             self._log.prepare()
 
     def _own_report(self, address: str) -> bytes:
-        return report_of(Replica(address, self._given_lsn, self._needs, self._clock.monotonic()))
+        return report_of(Replica(address, self._given_lsn, self._least_needs(), self._clock.monotonic()))
+
+    def _least_needs(self) -> int:
+        """The position from which this server or a copy of its checkpoint needs the log."""
+        return min([self._needs, *(copy.needs for copy in list(self._copies.values()))])
+
+    def hold(self, address: str, place: Place) -> object:
+        """Keep the log from a place on for a server that copies this checkpoint, until `release` gets the returned
+        object. This server's reports say so, and it reports for the other one."""
+        copy = Replica(address, COPIES, _parsed(place)[1].position, self._clock.monotonic())
+        key = object()
+        with self._sending:
+            self._copies[key] = copy
+            self._replicas.hear(report_of(copy))
+            self._reported_at = -REPORT_SECONDS
+        return key
+
+    def release(self, key: object) -> None:
+        """End a `hold`. A last report keeps the log for as long as for any server that is not heard."""
+        with self._sending:
+            report = report_of(self._copies[key])
+            self._replicas.hear(report)
+            self._send_report(report)
+            del self._copies[key]
 
     def confirm(self) -> None:
         """Return once a beat counts that was sent after this call; calls that wait together share one. Raises like
@@ -414,7 +490,7 @@ class SharedJournal:
         self._needs, self._reported_at = _parsed(below)[1].position, -REPORT_SECONDS
         if not self._is_leading:
             return
-        position = self._replicas.needed(min(self._needs, self._claimed_at), self._address)
+        position = self._replicas.needed(min(self._least_needs(), self._claimed_at), self._address)
         try:
             self._log.remove_before(position)
         except LakestoreError as error:

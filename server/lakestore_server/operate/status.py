@@ -36,6 +36,7 @@ from lakestore_server.snapshots.figures import PresentStatus
 from lakestore_server.snapshots.presented_tables import SnapshotTables
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
+from lakestore_server.state.commit_record import COPIES
 from lakestore_server.state.view import TableState, View
 
 
@@ -283,6 +284,7 @@ def _replicas(loop: CommitLoop, role: str, lag_ms: int, now: float) -> Iterator[
     for each in loop.journal.replicas:
         if each.address != loop.address:
             theirs = "leader" if each.address == leader.address and not leader.has_left else "follower"
+            theirs = "copying" if each.lsn == COPIES else theirs
             yield ReplicaStatus(each.address, theirs, each.lsn, round(now - each.heard, 1))
 
 

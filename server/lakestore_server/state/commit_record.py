@@ -87,13 +87,17 @@ class Leader:
     """Whether it said that it leads no more, so that nobody waits for its lease."""
 
 
+COPIES = -1
+"""In place of an LSN: the server has no commit yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Replica:
     """A server of a shared journal as it reported itself."""
 
     address: str
     lsn: int
-    """The newest commit that it had applied."""
+    """The newest commit that it had applied; `COPIES` for a server that copies the checkpoint of another one."""
     needs: int
     """The position of the first message that its newest checkpoint does not have."""
     heard: float

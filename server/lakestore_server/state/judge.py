@@ -217,6 +217,14 @@ def _head(position: int, data: bytes, shard: int) -> _Head | None:
     return _Head(_KINDS[kind], epoch, number, writer, lsn, chain, part, parts, meta_bytes, crc)
 
 
+def report_in(position: int, data: bytes | None, shard: int = 0) -> tuple[Kind, bytes] | None:
+    """The report in a message, whether the message counts or not; None for a message without one."""
+    head = None if data is None else _head(position, data, shard)
+    if data is None or head is None or head.kind not in (Kind.CLAIM, Kind.BEAT, Kind.REPORT):
+        return None
+    return head.kind, data[HEADER.size :]
+
+
 def messages(
     standing: Standing, content: Content, writer: int, part_bytes: int, shard: int = 0
 ) -> tuple[list[bytes], Standing]:

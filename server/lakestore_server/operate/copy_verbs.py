@@ -1,0 +1,132 @@
+"""The verb `copy_checkpoint`: a checkpoint and its segment files for a new server of the shared journal.
+
+- The bytes come from the open maps of the segments, so checkpoints, merges and retention go on meanwhile.
+- The journal keeps the messages after the checkpoint while the stream is open, and for an hour more.
+- The caller says what it has of each file, by size and checksum. Only the rest is sent.
+- The index is not copied: the new server rebuilds it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from lakestore.errors import Exhausted, Invalid
+from lakestore.rows.ipc import crc32c
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.engine import Engine
+from lakestore_server.duties.checkpoint import Checkpointer, DurableCheckpoint
+from lakestore_server.files import checkpoint
+from lakestore_server.files.data_folder import SEGMENTS
+from lakestore_server.files.segment import Segment
+from lakestore_server.host import event_log
+from lakestore_server.index.run_file import EMPTY_LSN
+from lakestore_server.journals.shared_journal import SharedJournal
+
+log = logging.getLogger("lakestore.copy")
+COPIES_MAX = 2
+"""Copies at once. A third server asks another one, or later."""
+BUSY_SECONDS = 5.0
+PIECE_BYTES = 2 << 20
+GIVEN_SECONDS = 0.005
+"""The longest wait for small commits before each piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopySource:
+    """One file of a copy."""
+
+    path: str
+    """In the data folder, with `/`."""
+    data: pa.Buffer
+    segments: Sequence[Segment] = ()
+    """The segments in it, which are checked before the file is sent."""
+
+
+class CopyVerbs:
+    """The verb `copy_checkpoint`. Thread-safe."""
+
+    def __init__(self, engine: Engine, checkpointer: Checkpointer) -> None:
+        self._engine, self._checkpointer = engine, checkpointer
+        self._room = threading.Semaphore(COPIES_MAX)
+
+    def copy_checkpoint(self, request: pb.CopyCheckpointRequest) -> Iterator[pb.CopyPiece]:
+        """A list of files, then their bytes. `Invalid` for a journal in files, `Exhausted` if others copy."""
+        journal = self._engine.loop.journal
+        if not isinstance(journal, SharedJournal):
+            raise Invalid("the journal of this server is in files: no other server can follow it")
+        if not request.address:
+            raise Invalid("the address of the new server is missing")
+        self._engine.check_timeline(request.timeline, "the journal of the new server")
+        if not self._room.acquire(blocking=False):
+            raise Exhausted(f"{COPIES_MAX} servers copy from this one: ask another one", retry_after=BUSY_SECONDS)
+        try:
+            yield from self._copied(journal, request)
+        finally:
+            self._room.release()
+
+    def _copied(self, journal: SharedJournal, request: pb.CopyCheckpointRequest) -> Iterator[pb.CopyPiece]:
+        with self._checkpointer.held() as made:
+            hold = journal.hold(request.address, made.content.place)
+        sources = list(_sources(made))
+        lsn = made.lsn
+        size = sum(source.data.size for source in sources)
+        about = {"to": request.address, "lsn": lsn, "files": len(sources), "bytes": size}
+        event_log.event(log, logging.INFO, "is copied", **about)
+        is_whole = False
+        try:
+            yield pb.CopyPiece(files=[pb.CopyFile(path=source.path, size=source.data.size) for source in sources])
+            known = {file.path: file for file in request.files}
+            for number, source in enumerate(sources):
+                yield from self._pieces(number, source, known)
+            is_whole = True
+        finally:
+            journal.release(hold)
+            event_log.event(log, logging.INFO, "copy ended", to=request.address, lsn=lsn, whole=is_whole)
+
+    def _pieces(self, number: int, source: CopySource, known: Mapping[str, pb.CopyFile]) -> Iterator[pb.CopyPiece]:
+        """The bytes of a file that the caller lacks. The last piece has the checksum of all of them."""
+        for segment in source.segments:
+            segment.check_all()
+        at, crc = _begin(source, known.get(source.path))
+        while True:
+            data = source.data.slice(at, min(PIECE_BYTES, source.data.size - at))
+            crc, is_last = crc32c(data, crc), at + data.size == source.data.size
+            piece = pb.CopyPiece(file=number, offset=at, data=data.to_pybytes(), is_last=is_last)
+            if is_last:
+                piece.crc32c = crc
+            yield piece
+            if is_last:
+                return
+            at += data.size
+            self._engine.refuse_when_draining()
+            self._engine.loop.priority.answered(GIVEN_SECONDS)
+
+
+def _begin(source: CopySource, known: pb.CopyFile | None) -> tuple[int, int]:
+    """(number of bytes that the caller has, their checksum)."""
+    if known is None or not 0 < known.size <= source.data.size:
+        return 0, 0
+    crc = 0
+    for at in range(0, known.size, PIECE_BYTES):
+        crc = crc32c(source.data.slice(at, min(PIECE_BYTES, known.size - at)), crc)
+    return (known.size, crc) if crc == known.crc32c else (0, 0)
+
+
+def _sources(made: DurableCheckpoint) -> Iterator[CopySource]:
+    """The segment files, each once and whole, then the checkpoint without the index."""
+    files: dict[str, pa.Buffer] = {}
+    inside: dict[str, list[Segment]] = {}
+    for segment in made.segments:
+        for path, data in ((segment.path, segment.part.file), *((kept.path, kept.data) for kept in segment.files)):
+            name = f"{SEGMENTS}/{path.parent.name}/{path.name}"
+            files[name] = data
+            inside.setdefault(name, []).append(segment)
+    for name, data in sorted(files.items()):
+        yield CopySource(name, data, inside[name])
+    content = replace(made.content, runs=(), index_lsn=EMPTY_LSN)
+    yield CopySource(checkpoint.name_of(made.lsn), pa.py_buffer(checkpoint.encode(content)))
