@@ -349,7 +349,8 @@ class Server:
             check_leads=self.engine.loop.refuse_when_following,
         )
         self._console = console = Console(self.service, self.sources, admission, self._clock)
-        gate = app(self.sources, admission, console, self.settings.http.allowed_hosts)
+        hosts = (*self.settings.http.allowed_hosts, *([self._reached_host()] if self.engine.role else []))
+        gate = app(self.sources, admission, console, hosts, self._keys)
         self._http = HttpServer(
             application=gate,
             host=host,
@@ -379,7 +380,13 @@ class Server:
         self._grpc.start()
         console.start()
         self.access.address = self.settings.advertise or self.about["grpc"]
-        self.engine.loop.reachable_at(self.access.address)
+        http = self.settings.http.advertise or f"{self._reached_host()}:{self._http.port}"
+        self.engine.loop.reachable_at(self.access.address, http)
+
+    def _reached_host(self) -> str:
+        """The host name at which other servers reach this server's HTTP port."""
+        said = self.settings.http.advertise or self.settings.advertise
+        return said.rpartition(":")[0] if said else self.settings.host
 
     def drain(self, seconds: float) -> bool:
         """Refuse new calls and wait for running ones; True if all have ended."""

@@ -26,8 +26,9 @@ class Tls:
     client_ca: str = option("", flag=True)
     """Authority of client certificates: gRPC clients must then show one, HTTP clients may."""
     peer_ca: str = option("")
-    """Authority of the certificates of other servers of a shared journal, for a new server that copies from them; empty
-    means the authorities of this machine."""
+    """Authority of the certificates of other servers of a shared journal: a new server copies from them, a follower
+    sends changes of the catalog to the leader. Empty means the authorities of this machine, for the second also this
+    server's own certificate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,9 @@ class Http:
     allowed_hosts: tuple[str, ...] = option(())
     """Host names that a request to a server without `auth` may name. The names of this machine are always allowed; `*`
     allows every name. A web page on another host name cannot call the server."""
+    advertise: str = option("")
+    """Address of HTTP, `host:port`, at which other servers of a shared journal reach this server; empty means the host
+    of `advertise` and this server's port."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from lakestore.limits import Limits
 from lakestore_server.host.clock import Clock, RealClock
@@ -107,10 +107,10 @@ class MemoryEnd:
 class Replicas:
     """Servers on one log. A context manager. Any of them may lead."""
 
-    def __init__(self, root: Path, count: int = 3, clocks: Sequence[Clock] = ()) -> None:
+    def __init__(self, root: Path, count: int = 3, clocks: Sequence[Clock] = (), **said: Any) -> None:
         """`clocks` are the clocks of the first servers. With `clocks` a server confirms its clock after the usual time,
-        otherwise at once."""
-        self._clocks = clocks
+        otherwise at once. `said` are further settings of all servers."""
+        self._clocks, self._said = clocks, {"warehouse": str(root / "warehouse"), **said}
         self._log, self._root, self._all = MemoryLog(), root, ExitStack()
         self.servers: list[Server] = []
         self.ends: list[MemoryEnd] = []
@@ -127,7 +127,7 @@ class Replicas:
         end = MemoryEnd(self._log)
         limits = Limits() if self._clocks else Limits(clock_confirm_seconds=0)
         clock = self._clocks[number] if number < len(self._clocks) else RealClock()
-        settings = Settings(folder, port=0, http_port=0, limits=limits)
+        settings = Settings(folder, port=0, http_port=0, limits=limits, **self._said)
         made = Server(settings, clock=clock, journal_of=lambda *_: SharedJournal(end, clock, LEASE_SECONDS))
         self._all.callback(self._end, made, end)
         made.start()
@@ -169,6 +169,10 @@ class Replicas:
     def address(self, number: int) -> str:
         """Host and gRPC port."""
         return self.servers[number].about["grpc"]
+
+    def http(self, number: int) -> str:
+        """Host and HTTP port."""
+        return self.servers[number].about["http"]
 
     @staticmethod
     def _end(server: Server, end: MemoryEnd) -> None:

@@ -120,7 +120,7 @@ class SlowJournal:
     def follow_again(self) -> None:
         """As the file."""
 
-    def beat(self, address: str) -> None:
+    def beat(self, address: str, http: str = "") -> None:
         """As the file."""
 
     def confirm(self) -> None:
@@ -129,7 +129,7 @@ class SlowJournal:
     def leave(self) -> None:
         """As the file."""
 
-    def lead(self, address: str) -> Iterator[Entry]:
+    def lead(self, address: str, http: str = "") -> Iterator[Entry]:
         """As the file."""
         return self._file.lead(address)
 

@@ -105,8 +105,8 @@ class CommitLoop:
         )
         self._current: Sequence[Work] = ()
         self._is_leading = not self.journal.is_shared
-        self._address = ""
-        """Where clients reach this server, once they do: then it may lead."""
+        self._address = self._http = ""
+        """Where clients reach gRPC and servers HTTP of this server, once they do: then it may lead."""
         self._is_behind = False
         """Whether the last look at the journal of another leader found records."""
         self._checkpoint_due: Callable[[], None] = lambda: None
@@ -173,9 +173,9 @@ class CommitLoop:
         silence = self._clock.monotonic() - self.journal.heard
         return max(behind, silence) if silence > self.journal.lease_seconds * LEASE_STRETCH else behind
 
-    def reachable_at(self, address: str) -> None:
-        """Clients reach this server at an address: from now on it may lead."""
-        self._address = address
+    def reachable_at(self, address: str, http: str = "") -> None:
+        """Clients reach this server at an address, other servers its HTTP port at `http`: from now on it may lead."""
+        self._http, self._address = http, address
 
     @property
     def is_running(self) -> bool:
@@ -291,7 +291,7 @@ class CommitLoop:
 
     def _claim(self) -> None:
         try:
-            for entry in self.journal.lead(self._address):
+            for entry in self.journal.lead(self._address, self._http):
                 self._replay(entry)
         except (Deposed, Unknown) as error:
             log.info("another server leads, or may: %s", error)
@@ -323,7 +323,7 @@ class CommitLoop:
         priority.take_short_turns()
         while not self._ended.wait(self.journal.lease_seconds / 3):
             try:
-                self.journal.beat(self._address)
+                self.journal.beat(self._address, self._http)
             except (Deposed, Unknown):  # the loop learns it from the journal
                 self.queue.poke()
 

@@ -37,6 +37,7 @@ from lakestore_server.catalog.errors import (
     NoSuchWarehouse,
 )
 from lakestore_server.catalog.schemas import Json
+from lakestore_server.edge.leader_link import LeaderLink, SentRequest
 from lakestore_server.snapshots.presented_tables import SnapshotTables
 
 _NAMES: dict[type[LakestoreError], tuple[int, str]] = {
@@ -119,6 +120,8 @@ class Sources:
     catalog: Catalog
     presented: SnapshotTables | None = None
     """None: no warehouse but the lake, as in tests of the catalog alone."""
+    leader: LeaderLink | None = None
+    """None: this server alone has the journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +241,13 @@ def _key(request: Request, principal: Principal, body: bytes) -> str:
     return hashlib.sha256(said).hexdigest()
 
 
+def _sent(request: Request, body: bytes) -> SentRequest:
+    """The request as it came, below the whole port's root."""
+    path, query = request.scope["raw_path"].decode("latin-1"), request.scope["query_string"].decode("latin-1")
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
+    return SentRequest(request.method, f"{path}?{query}" if query else path, headers, body)
+
+
 def _principal(request: Request) -> Principal:
     """The caller that the gate has put into the scope; a request that bypassed the gate is refused."""
     caller: Caller | None = request.scope.get(CALLER)
@@ -253,15 +263,17 @@ class Endpoints:
         self._sources, self._bytes_max = sources, bytes_max
         self._slow = anyio.CapacityLimiter(SLOW_THREADS)
 
-    def endpoint_for(self, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
-        """The endpoint of a route."""
+    def endpoint_for(self, verb: Verb, *, changes: bool = False) -> Callable[[Request], Awaitable[Response]]:
+        """The endpoint of a route. A verb that `changes` the catalog runs at the server that leads."""
 
         async def endpoint(request: Request) -> Response:
             try:
-                call = await self._call(request)
+                data = await _body(request, self._bytes_max)
+                call = self._call(request, data)
             except LakestoreError as error:
                 return _problem(error)
-            answer = await run_in_threadpool(_run, lambda: verb(call))
+            work = self._led(verb, _sent(request, data)) if changes else verb
+            answer = await run_in_threadpool(_run, lambda: work(call))
             if isinstance(answer, Slow):
                 answer = await anyio.to_thread.run_sync(_run, answer.work, limiter=self._slow)
             assert isinstance(answer, Response)
@@ -269,8 +281,21 @@ class Endpoints:
 
         return endpoint
 
-    async def _call(self, request: Request) -> CatalogRequest:
-        data = await _body(request, self._bytes_max)
+    def _led(self, verb: Verb, request: SentRequest) -> Verb:
+        """The verb at the leader; at a server that follows, the way to the leader."""
+        leader = self._sources.leader
+        if leader is None:
+            return verb
+        if not leader.is_leading:
+            return lambda _: Slow(lambda: leader.answer(request))
+
+        def answer(call: CatalogRequest) -> Response | Slow:
+            own = verb(call)
+            return leader.mark(request, own) if isinstance(own, Response) else own
+
+        return answer
+
+    def _call(self, request: Request, data: bytes) -> CatalogRequest:
         principal = _principal(request)
         key, body = _key(request, principal, data), _object(data)
         path, query, headers = request.path_params, request.query_params, request.headers

@@ -41,7 +41,8 @@ def keys(tls: Tls) -> TlsKeys | None:
         return None
     if not tls.cert or not tls.key:
         raise Invalid("tls.cert and tls.key go together: set both")
-    found = TlsKeys(Path(tls.cert), Path(tls.key), Path(tls.client_ca) if tls.client_ca else None)
+    authorities = (Path(file) if file else None for file in (tls.client_ca, tls.peer_ca))
+    found = TlsKeys(Path(tls.cert), Path(tls.key), *authorities)
     found.read()
     return found
 

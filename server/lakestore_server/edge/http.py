@@ -29,6 +29,7 @@ from lakestore_server.edge import catalog_request, iceberg_rest, presented_rest
 from lakestore_server.edge.addresses import is_in_use
 from lakestore_server.edge.console.routes import Console
 from lakestore_server.edge.http_gate import ADVANCE, CERTIFICATE, Gate, PageGuard
+from lakestore_server.edge.leader_link import LeaderLink
 from lakestore_server.edge.tls import TlsKeys, names_of
 from lakestore_server.operate import metrics
 from lakestore_server.operate.first_copy import CopyProgress
@@ -171,9 +172,15 @@ COPY_RETRY_SECONDS = 5
 _TOKENS_PATH = "/v1/oauth/tokens"
 
 
-def app(sources: Sources, admission: Admission, console: Console, allowed_hosts: Sequence[str] = ()) -> Gate:
-    """All routes of the HTTP port, behind their gate."""
-    found = routes(sources, admission, console)
+def app(
+    sources: Sources,
+    admission: Admission,
+    console: Console,
+    allowed_hosts: Sequence[str] = (),
+    keys: TlsKeys | None = None,
+) -> Gate:
+    """All routes of the HTTP port, behind their gate. `keys` are those of the port, and of the leader's."""
+    found = routes(sources, admission, console, keys)
     inner = Starlette(routes=found, exception_handlers=_UNKNOWN)
     return Gate(
         application=inner,
@@ -185,7 +192,7 @@ def app(sources: Sources, admission: Admission, console: Console, allowed_hosts:
     )
 
 
-def routes(sources: Sources, admission: Admission, console: Console) -> list[BaseRoute]:
+def routes(sources: Sources, admission: Admission, console: Console, keys: TlsKeys | None = None) -> list[BaseRoute]:
     """Every route of the HTTP port; `policy.ROUTES` has a row for each."""
     engine = sources.engine
 
@@ -208,7 +215,9 @@ def routes(sources: Sources, admission: Admission, console: Console) -> list[Bas
         return JSONResponse(answer, status, headers={"cache-control": "no-store"})
 
     tokens = Route(_TOKENS_PATH, give_token, methods=["POST"])
-    catalog, bytes_max = catalog_request.Sources(sources.catalog, sources.presented), engine.limits.http_body_bytes
+    leader = LeaderLink(engine.loop, keys, is_open=admission.access.is_open) if engine.role else None
+    catalog = catalog_request.Sources(sources.catalog, sources.presented, leader)
+    bytes_max = engine.limits.http_body_bytes
     return [
         *console.routes(),
         Route("/healthz", show_alive),

@@ -258,11 +258,12 @@ def prefixed(path: str) -> str:
 def routes(sources: Sources, body_bytes_max: int = DEFAULT.http_body_bytes, verbs: Verbs = VERBS) -> list[Route]:
     """The catalog's routes, for a `Mount` under `/iceberg`."""
     endpoints, by_path = Endpoints(sources, body_bytes_max), dict[str, list[tuple[str, Verb]]]()
+    changes = {verb for method, path, verb in VERBS if method in ("POST", "DELETE") and path != REPORTS}
     for method, path, verb in verbs:
         by_path.setdefault(path, []).append((method, verb))
     # A GET route answers HEAD too, so the HEAD routes come first.
     return [
-        Route(path, endpoints.endpoint_for(verb), methods=[method])
+        Route(path, endpoints.endpoint_for(verb, changes=verb in changes), methods=[method])
         for path, found in by_path.items()
         for method, verb in sorted(found, key=lambda each: each[0] != "HEAD")
     ]

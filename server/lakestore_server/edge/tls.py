@@ -19,6 +19,8 @@ class TlsKeys:
     key: Path
     client_ca: Path | None = None
     """Authority of client certificates; None: the server asks for none."""
+    ca: Path | None = None
+    """Authority of other servers' certificates, beside those that the system knows and this server's own one."""
 
     def read(self) -> tuple[bytes, bytes, bytes | None]:
         """(certificate, key, client CA), or `Invalid` that names the file."""
@@ -37,6 +39,16 @@ class TlsKeys:
         self.load(context)
         return context
 
+    def trust(self) -> ssl.SSLContext:
+        """The context of a connection to another server."""
+        context = ssl.create_default_context()
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # servers may share a certificate
+        for file in (self.cert, self.ca):
+            if file is not None:
+                _load_authority(context, file)
+        return context
+
     def load(self, context: ssl.SSLContext) -> None:
         """Load the present files into a context; new connections use them."""
         try:
@@ -48,10 +60,7 @@ class TlsKeys:
             ) from None
         if self.client_ca is None:
             return
-        try:
-            context.load_verify_locations(self.client_ca)
-        except (ssl.SSLError, OSError) as error:
-            raise Invalid(f"client CA {self.client_ca} cannot be used: {_reason(error)}") from None
+        _load_authority(context, self.client_ca)
         context.verify_mode = ssl.CERT_OPTIONAL
 
 
@@ -71,6 +80,13 @@ def names_of(certificate: object) -> list[str]:
         return []
     common = [value for part in certificate.get("subject", ()) for field, value in part if field == "commonName"]
     return [*common, *(value for _, value in certificate.get("subjectAltName", ()) if isinstance(value, str))]
+
+
+def _load_authority(context: ssl.SSLContext, file: Path) -> None:
+    try:
+        context.load_verify_locations(file)
+    except (ssl.SSLError, OSError) as error:
+        raise Invalid(f"CA {file} cannot be used: {_reason(error)}") from None
 
 
 def _no_password() -> str:

@@ -293,7 +293,7 @@ class FileJournal:
                 yield Entry(lsn, (frame.head, frame.body), Place(name))
             self._tail = name, data[:end]
 
-    def lead(self, address: str) -> Iterator[Entry]:
+    def lead(self, address: str, http: str = "") -> Iterator[Entry]:
         """Make durable what `read` returned: it may have been in the page cache only. Returns no further records."""
         if self._tail is not None and self._tail[1]:
             self._copy_synced(*self._tail)
@@ -307,7 +307,7 @@ class FileJournal:
     def follow_again(self) -> None:
         """A failed file is not read again."""
 
-    def beat(self, address: str) -> None:
+    def beat(self, address: str, http: str = "") -> None:
         """Nobody listens."""
 
     def confirm(self) -> None:

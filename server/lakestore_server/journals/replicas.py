@@ -24,7 +24,7 @@ REPLICAS_MAX = 64
 
 def report_of(replica: Replica) -> bytes:
     """The bytes of a report."""
-    return orjson.dumps([replica.address, replica.lsn, replica.needs])
+    return orjson.dumps([replica.address, replica.lsn, replica.needs, replica.http])
 
 
 class Replicas:
@@ -38,8 +38,9 @@ class Replicas:
         """Take a report; returns its server's address. Bytes of another form are ignored, because anyone can write into
         the log."""
         try:
-            address, lsn, needs = orjson.loads(report)
-            replica = Replica(str(address), int(lsn), int(needs), self._clock.monotonic())
+            address, lsn, needs, *more = orjson.loads(report)  # a newer release may say more
+            http = str(more[0]) if more else ""
+            replica = Replica(str(address), int(lsn), int(needs), self._clock.monotonic(), http)
         except (ValueError, TypeError):
             return ""
         known = sorted({**self._known, replica.address: replica}.values(), key=lambda each: each.heard)
@@ -56,7 +57,7 @@ class Replicas:
         return min([position, *(each.needs for each in self.present(besides))])
 
     def __str__(self) -> str:
-        return orjson.dumps([[each.address, each.lsn, each.needs] for each in self.present()]).decode()
+        return orjson.dumps([[each.address, each.lsn, each.needs, each.http] for each in self.present()]).decode()
 
     def restore(self, text: str) -> None:
         """Take what `str` wrote. The time for which a server is kept begins again."""

@@ -110,7 +110,7 @@ class SharedJournal:
         self._copies: dict[object, Replica] = {}
         """The servers that copy a checkpoint of this one, with the position from which each needs the log."""
         self._is_leading = False
-        self._address = ""
+        self._address = self._http = ""
         self._writer = 0
         self._writers: set[int] = set()
         """The writers of this leadership: each `roll` draws a further one."""
@@ -250,18 +250,18 @@ class SharedJournal:
 
     # From following to leading and back, on the commit loop's thread.
 
-    def lead(self, address: str) -> Iterator[Entry]:
+    def lead(self, address: str, http: str = "") -> Iterator[Entry]:
         """Claim the journal. Yields the records before the claim that were not read yet; then `Deposed` if another
         claim was faster. `Unknown` without an answer."""
         try:
-            yield from self._lead(address)
+            yield from self._lead(address, http)
         except Unknown:
             self._log.confirm()
             raise
 
-    def _lead(self, address: str) -> Iterator[Entry]:
+    def _lead(self, address: str, http: str) -> Iterator[Entry]:
         with self._sending:
-            self._address = address
+            self._address, self._http = address, http
             self._said = self._judge.standing
             self._writers = set()
             claim = self._claim()
@@ -283,7 +283,7 @@ class SharedJournal:
         """Claim after everything that was sent, as a new writer."""
         self._writer = secrets.randbits(63) + 1
         self._writers.add(self._writer)
-        return self._send(Content(Kind.CLAIM, meta=self._own_report(self._address)))
+        return self._send(Content(Kind.CLAIM, meta=self._own_report(self._address, self._http)))
 
     def _up_to(self, claim: _Sent) -> Iterator[tuple[int, bytes | None]]:
         """The messages up to the claim, which stays in `_sent` until it was read."""
@@ -335,28 +335,28 @@ class SharedJournal:
             if self._failure is None:
                 self._send(Content(Kind.RECORD, lsn, _bytes(meta), body))
 
-    def beat(self, address: str = "") -> None:
-        """Say that this server leads, or what the server at this address needs, if it is due. Raises `Deposed` or
+    def beat(self, address: str = "", http: str = "") -> None:
+        """Say that this server leads, or what the server at these addresses needs, if it is due. Raises `Deposed` or
         `Unknown` once a leadership is over."""
         with self._sending:
             if not self._is_leading:
-                self._report(address)
+                self._report(address, http)
                 return
             self._report_copies()
             if self._failure is None and self._is_beat_due():
-                self._send(Content(Kind.BEAT, meta=self._own_report(self._address)))
+                self._send(Content(Kind.BEAT, meta=self._own_report(self._address, self._http)))
         self._glance()
         if isinstance(self._failure, LakestoreError):
             raise Unknown(str(self._failure))
         self._raise_failure()
 
-    def _report(self, address: str) -> None:
+    def _report(self, address: str, http: str) -> None:
         """Write a report if it is due. A lost one does no harm, so nobody waits for it."""
         now = self._clock.monotonic()
         if not address or self._sent or now - self._reported_at < REPORT_SECONDS:
             return
         self._reported_at = now
-        self._send_report(self._own_report(address))
+        self._send_report(self._own_report(address, http))
         for copy in self._copies.values():
             self._send_report(report_of(copy))
 
@@ -379,8 +379,8 @@ class SharedJournal:
             self._log.stop_sending()
             self._log.prepare()
 
-    def _own_report(self, address: str) -> bytes:
-        return report_of(Replica(address, self._given_lsn, self._least_needs(), self._clock.monotonic()))
+    def _own_report(self, address: str, http: str) -> bytes:
+        return report_of(Replica(address, self._given_lsn, self._least_needs(), self._clock.monotonic(), http))
 
     def _least_needs(self) -> int:
         """The position from which this server or a copy of its checkpoint needs the log."""
@@ -415,7 +415,7 @@ class SharedJournal:
             if not self._is_leading:
                 raise Deposed("this server leads no more")
             self._raise_failure()
-            self._send(Content(Kind.BEAT, meta=self._own_report(self._address)))
+            self._send(Content(Kind.BEAT, meta=self._own_report(self._address, self._http)))
             number = self._said.number
         deadline = self._deadline(ANSWER_SECONDS)
         while self._judge.standing.number < number:

@@ -102,6 +102,8 @@ class Replica:
     """The position of the first message that its newest checkpoint does not have."""
     heard: float
     """The monotonic time at which the report was read."""
+    http: str = ""
+    """Where other servers reach its HTTP port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +190,13 @@ class Journal(Protocol):
     def follow(self, seconds: float) -> Iterator[Entry]:
         """The records of the messages that are there; waits at most so long for the first message."""
 
-    def lead(self, address: str) -> Iterator[Entry]:
+    def lead(self, address: str, http: str = "") -> Iterator[Entry]:
         """Claim the journal: returns the unread records from before the claim; or `Deposed`."""
 
     def follow_again(self) -> None:
         """After `Deposed` or `Unknown`: forget what was appended. `follow` returns the part of it that counts."""
 
-    def beat(self, address: str) -> None:
+    def beat(self, address: str, http: str = "") -> None:
         """Say that this server leads, or that it follows at an address, if it has said nothing for a while. Raises like
         `durable` if it leads."""
 
