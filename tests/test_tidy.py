@@ -115,6 +115,7 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
         "server/lakestore_server/edge/http.py",
         "server/lakestore_server/edge/http_gate.py",
         "server/lakestore_server/edge/iceberg_rest.py",
+        "server/lakestore_server/edge/leader_link.py",
         "server/lakestore_server/edge/presented_rest.py",
     ),
     "uvicorn": ("server/lakestore_server/edge/http.py", "server/lakestore_server/edge/http.py"),

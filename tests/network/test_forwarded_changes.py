@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 import threading
@@ -176,7 +175,7 @@ def test_rights_are_those_of_the_callers_own_token(tmp_path: Path) -> None:
     signed = authority.sign("localhost")
     auth = write_auth(tmp_path / "auth.yaml", {"ann": {"db.*": ["read", "write", "admin"]}, "eve": {"db.*": ["read"]}})
     key = tmp_path / "token.key"
-    key.write_bytes(os.urandom(32))
+    key.write_bytes(bytes(range(32)))
     key.chmod(0o600)
     tls = {"cert": str(signed.cert), "key": str(signed.key), "peer_ca": str(authority.cert)}
     with Replicas(tmp_path, 2, auth=str(auth), token_key=str(key), tls=Tls(**tls)) as replicas:

@@ -179,7 +179,7 @@ def app(
     allowed_hosts: Sequence[str] = (),
     keys: TlsKeys | None = None,
 ) -> Gate:
-    """All routes of the HTTP port, behind their gate. `keys` are those of the port, and of the leader's."""
+    """All routes of the HTTP port, behind their gate. The leader's port has certificates if `keys` are given."""
     found = routes(sources, admission, console, keys)
     inner = Starlette(routes=found, exception_handlers=_UNKNOWN)
     return Gate(

@@ -94,7 +94,7 @@ def mark_list(mark: Mark) -> list[int]:
 
 def mark_of(data: Sequence[int]) -> Mark:
     """Decodes `mark_list`."""
-    return Mark(*versions.known(data, 4, "the mark of a subscription"))
+    return Mark(*versions.checked_entry(data, 4, "the mark of a subscription"))
 
 
 def subscription_list(held: Subscription) -> list[Any]:
@@ -114,12 +114,12 @@ def refusals_list(refusals: Sequence[Refusal]) -> list[list[int]]:
 
 def refusals_of(data: Sequence[Sequence[int]]) -> tuple[Refusal, ...]:
     """Decodes `refusals_list`."""
-    return tuple(Refusal(*each) for each in versions.all_known(data, 4, "a refusal"))
+    return tuple(Refusal(*each) for each in versions.checked_entries(data, 4, "a refusal"))
 
 
 def subscription_of(data: Sequence[Any]) -> Subscription:
     """Decodes `subscription_list`."""
-    versions.known(data, 8, f"subscription {data[0]}")
+    versions.checked_entry(data, 8, f"subscription {data[0]}")
     name, tables, lsn, place, epoch, acked_us = data[:6]
     marks = tuple(tuple(map(mark_of, table)) for table in data[6]) if len(data) > 6 else ()
     refusals = refusals_of(data[7]) if len(data) > 7 else ()
@@ -141,11 +141,11 @@ def registers_list(change: RegisterChange) -> list[Any]:
 def registers_of(data: Sequence[Any]) -> RegisterChange:
     """Decodes `registers_list`."""
     what = "a change of registers"
-    names = tuple(versions.known(data, 3, what)[0])
+    names = tuple(versions.checked_entry(data, 3, what)[0])
     if len(data) == 1:
         return RegistersDrop(names)
     if len(data) == 2:
-        return RegistersOpen(names, *versions.known(data[1], 2, what))
+        return RegistersOpen(names, *versions.checked_entry(data[1], 2, what))
     return RegistersMove(names, tuple(data[1]), data[2])
 
 
@@ -169,7 +169,9 @@ def producer_change_of(data: Sequence[Any]) -> ProducerChange:
     """Decodes `producer_change_list`. Releases up to 0.2 did not store who owns a producer and whether it is named."""
     if len(data) == 1:
         return ProducerDrop(data[0])
-    producer, epoch, sequence, results, progress = versions.known(data, 7, f"a commit of producer {data[0]}")[:5]
+    producer, epoch, sequence, results, progress = versions.checked_entry(data, 7, f"a commit of producer {data[0]}")[
+        :5
+    ]
     owner, is_named = data[5:7] if len(data) > 5 else _default_owner(producer, epoch)
     made = tuple(map(result_of, results))
     return ProducerCommit(producer, epoch, sequence, made, progress, owner, bool(is_named))
@@ -184,7 +186,7 @@ def tier_list(record: TierRecord) -> list[Any]:
 
 def tier_of(data: list[Any]) -> TierRecord:
     """Decodes `tier_list`."""
-    versions.known(data, 7, "a tier record")
+    versions.checked_entry(data, 7, "a tier record")
     return TierRecord(data[0], tuple(data[1]), tuple(int(value) for value in data[2]), *data[3:])
 
 
@@ -219,7 +221,7 @@ def _decode_step(data: list[Any]) -> CatalogStep:
     kind, *rest = data
     if kind not in _STEPS:
         raise versions.newer(f"the step {kind!r} of the catalog")
-    versions.known(data, _STEPS[kind], f"the step {kind!r} of the catalog")
+    versions.checked_entry(data, _STEPS[kind], f"the step {kind!r} of the catalog")
     if kind == "set":
         namespace, name, expected, pointer, tiers, forget = rest
         records = tuple(tier_of(record) for record in tiers)
@@ -230,7 +232,7 @@ def _decode_step(data: list[Any]) -> CatalogStep:
 
 
 def _pointer_of(data: Sequence[str]) -> Pointer:
-    return Pointer(*versions.known(data, 2, "the pointer of a table"))
+    return Pointer(*versions.checked_entry(data, 2, "the pointer of a table"))
 
 
 def table_of(data: dict[str, Any]) -> Table:
@@ -476,7 +478,7 @@ def _producer_list(name: str, producer: ProducerState) -> list[Any]:
 
 def _producer_of(data: Sequence[Any]) -> ProducerState:
     """Decodes `_producer_list`. Releases up to 0.2 stored nothing after the answers."""
-    name, epoch, last, progress, answers = versions.known(data, 9, f"producer {data[0]}")[:5]
+    name, epoch, last, progress, answers = versions.checked_entry(data, 9, f"producer {data[0]}")[:5]
     known = {sequence: Answer(lsn, tuple(map(result_of, made))) for sequence, (lsn, made) in answers}
     owner, is_named, used_us, lsn = data[5:9] if len(data) > 5 else ("", not is_drawn(name, epoch), 0, 0)
     return ProducerState(epoch, last, progress, known, owner, bool(is_named), used_us, lsn)
@@ -495,7 +497,7 @@ def _registers_of(data: Mapping[str, list[list[Any]]]) -> dict[str, Register]:
     return {
         name: Register(epoch, value, owner, moved, mark)
         for owner, held in data.items()
-        for name, epoch, value, moved, mark in versions.all_known(held, 5, "a register")
+        for name, epoch, value, moved, mark in versions.checked_entries(held, 5, "a register")
     }
 
 
@@ -534,7 +536,7 @@ def _entry_of(data: dict[str, Any]) -> TableEntry:
     versions.check_keys(data, _ENTRY_KEYS, "a table of a checkpoint")
     definitions = data["versions"]
     buckets = tuple(
-        tuple(SegmentFile(*file) for file in versions.all_known(files, 3, "a segment of a checkpoint"))
+        tuple(SegmentFile(*file) for file in versions.checked_entries(files, 3, "a segment of a checkpoint"))
         for files in data["buckets"]
     )
     return TableEntry(
@@ -543,7 +545,7 @@ def _entry_of(data: dict[str, Any]) -> TableEntry:
         data["created_us"],
         tuple(map(tier_of, data["tiers"])),
         buckets,
-        tuple(Position(*base) for base in versions.all_known(data["bases"], 5, "the log start of a bucket")),
+        tuple(Position(*base) for base in versions.checked_entries(data["bases"], 5, "the log start of a bucket")),
         data.get("truncated_lsn", 0),
     )
 
@@ -570,7 +572,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
     versions.check_keys(data, _KEYS, "a checkpoint")
     restored = data.get("restored") or {}
     versions.check_keys(restored, ("timeline", "lsn", "epochs"), "the origin of a checkpoint")
-    dropped = versions.all_known(data.get("dropped", ()), 4, "a dropped table of a checkpoint")
+    dropped = versions.checked_entries(data.get("dropped", ()), 4, "a dropped table of a checkpoint")
     return Checkpoint(
         data["timeline"],
         Origin(restored["timeline"], restored["lsn"], restored.get("epochs", 0)) if restored else None,
@@ -578,16 +580,16 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         data["time_us"],
         data["next_number"],
         _producers_of(data),
-        TiererClaim(*versions.known(data["tierer"], 2, "the tierer of a checkpoint")),
+        TiererClaim(*versions.checked_entry(data["tierer"], 2, "the tierer of a checkpoint")),
         tuple(data["idempotency"]),
         data["namespaces"],
         {(ns, name): _pointer_of(pointer) for ns, name, *pointer in data["pointers"]},
         tuple(map(subscription_of, data["subscriptions"])),
         tuple(map(_entry_of, data["tables"])),
-        ClockMarks.from_pairs(list(versions.all_known(data.get("clock_marks", ()), 2, "a mark of the clock"))),
+        ClockMarks.from_pairs(list(versions.checked_entries(data.get("clock_marks", ()), 2, "a mark of the clock"))),
         _registers_of(data.get("registers", {})),
         data.get("extents", {}),
-        tuple(RunFile(*run) for run in versions.all_known(data.get("runs", ()), 4, "a run of a checkpoint")),
+        tuple(RunFile(*run) for run in versions.checked_entries(data.get("runs", ()), 4, "a run of a checkpoint")),
         data.get("runs_lsn", EMPTY_LSN),  # release 0.3.0 wrote `index`, for runs and LMDB together
         tuple(DroppedEntry(_entry_of(entry), *about) for entry, *about in dropped),
         data.get("place", BEGINNING),

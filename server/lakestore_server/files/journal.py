@@ -235,7 +235,7 @@ def check_known(raw: RawFrame) -> None:
     versions.check_keys(raw.meta, SECTIONS, what)
     for section, length_max in _LENGTHS.items():
         for entry in raw.meta.get(section, ()):
-            versions.known(entry, length_max, f"{what}, section {section},")
+            versions.checked_entry(entry, length_max, f"{what}, section {section},")
 
 
 def decode(raw: RawFrame, schemas: Schemas) -> CommitRecord:
@@ -254,7 +254,7 @@ def decode(raw: RawFrame, schemas: Schemas) -> CommitRecord:
         [checkpoint.table_of(data) for data in meta.get("alter", [])],
         meta.get("drop", []),
         [checkpoint.decode_catalog_change(data) for data in meta.get("catalog", [])],
-        TiererClaim(*versions.known(claim, 2, "a tierer's claim")) if claim else None,
+        TiererClaim(*versions.checked_entry(claim, 2, "a tierer's claim")) if claim else None,
         [LogStart(*data) for data in meta.get("starts", [])],
         [_subscription_of(data) for data in meta.get("subscriptions", [])],
         meta.get("beside", 0),

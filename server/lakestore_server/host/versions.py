@@ -49,16 +49,16 @@ def newer(what: str) -> NewerFormat:
     )
 
 
-def known(entry: Sequence[Any], length_max: int, what: str) -> Sequence[Any]:
+def checked_entry(entry: Sequence[Any], length_max: int, what: str) -> Sequence[Any]:
     """The entry; `NewerFormat` if it is longer than this release writes it."""
     if len(entry) > length_max:
         raise newer(what)
     return entry
 
 
-def all_known(entries: Iterable[Sequence[Any]], length_max: int, what: str) -> Iterator[Sequence[Any]]:
+def checked_entries(entries: Iterable[Sequence[Any]], length_max: int, what: str) -> Iterator[Sequence[Any]]:
     """The entries; `NewerFormat` if one is longer than this release writes it."""
-    return (known(entry, length_max, what) for entry in entries)
+    return (checked_entry(entry, length_max, what) for entry in entries)
 
 
 def check_keys(data: Mapping[str, Any], names: Collection[str], what: str) -> None:

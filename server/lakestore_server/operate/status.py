@@ -275,7 +275,7 @@ class ReplicaStatus:
     heard_seconds: float
     """Seconds since its last report."""
     lag_ms: int | None = None
-    """Of the server that answers; None of another one."""
+    """Milliseconds by which the server that answers is behind; None for another server."""
 
 
 def _replicas(loop: CommitLoop, role: str, lag_ms: int, now: float) -> Iterator[ReplicaStatus]:
