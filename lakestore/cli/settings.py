@@ -33,14 +33,14 @@ def journal_flag(command: _Command) -> _Command:
     return click.option("--journal", "journal", metavar="URL", help=about)(command)
 
 
-def journal_settings(url: str | None) -> dict[str, str]:
-    """The settings that --journal stands for."""
+def journal_settings(url: str | None, switch: str = "--journal") -> dict[str, str]:
+    """The settings that --journal, or another switch with a journal, stands for."""
     if url is None:
         return {}
     scheme, _, rest = url.partition("://")
     bootstrap, _, topic = rest.partition("/")
     if scheme != "kafka" or not bootstrap or not topic or "/" in topic:
-        raise Invalid(f"--journal must be kafka://host:port/topic, not {url!r}")
+        raise Invalid(f"{switch} must be kafka://host:port/topic, not {url!r}")
     return {"journal__kind": scheme, "journal__bootstrap": bootstrap, "journal__topic": topic}
 
 

@@ -143,6 +143,7 @@ ELSEWHERE = {
     "bridge", "dlq replay", "dlq show", "dlq drop", "bridge proposals approve", "bridge proposals reject",
     "init-bridge",  # tests.network.test_bridge_cli
     "init-journal",  # tests.network.test_kafka_journal
+    "journal move",  # tests.network.test_failover
     "tier",  # tests.network.test_cli
     "demo",  # make demo
 }  # fmt: skip

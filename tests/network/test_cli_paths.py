@@ -37,6 +37,8 @@ READERS = {
     ("apply", "path"): ["apply", "-f"],
     ("serve", "config"): ["serve", "-c"],
     ("init-journal", "config"): ["init-journal", "-c"],
+    ("journal move", "config"): ["journal", "move", "--to", "files", "-c"],
+    ("journal move", "data"): ["journal", "move", "--to", "kafka://localhost:1/t", "--data"],
     ("doctor", "config"): ["doctor", "--offline", "-c"],
     ("support-bundle", "config"): ["support-bundle", "-o", "BUNDLE", "-c"],
     ("support-bundle", "logs"): ["support-bundle", "-o", "BUNDLE", "--log"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,10 @@ from click.testing import CliRunner
 import lakestore as ls
 from jepsen.system.kafka import KafkaProcess
 from lakestore.cli.main import cli
-from lakestore.errors import NotLeader
+from lakestore.errors import Conflict, NotLeader
 from lakestore.union.verify import verify
 from tests.support.kafka_servers import KafkaServers
+from tests.support.process import ServerProcess, refused
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
@@ -99,3 +101,39 @@ def test_both_servers_stopped_and_started_have_every_commit(pair: KafkaServers) 
     with ls.connect(pair.addresses) as lake:
         assert lake.table("t.rows").scan().count() == 1_000
         lake.table("t.rows").upsert([{"id": 1, "v": 2}])
+
+
+def test_a_folder_moves_into_a_topic_and_back_into_files(kafka: KafkaProcess, tmp_path: Path) -> None:
+    journal, folder, warehouse = f"kafka://{kafka.address}/{tmp_path.name}", tmp_path / "a", tmp_path / "warehouse"
+    at_warehouse = ["--warehouse", str(warehouse)]
+    with ServerProcess(folder, arguments=at_warehouse) as alone, ls.connect(alone.address) as lake:
+        table = lake.create_table("t.rows", SCHEMA, primary_key=["id"], buckets=1)
+        token = table.upsert([{"id": number, "v": number} for number in range(100)])
+    run("init-journal", "--journal", journal, "--replicas", "1")
+    done = json.loads(run("journal", "move", "--to", journal, "--data", str(folder), "--json"))
+    assert done == {"data": str(folder), "journal": journal, "lsn": 2}
+    with KafkaServers(journal, tmp_path, "a") as first:
+        leader = first.the("leader")
+        run("backup", str(tmp_path / "backup"), "--server", leader.address)
+        run("restore", str(tmp_path / "backup"), "--data", str(tmp_path / "b"), "--replica")
+        with KafkaServers(journal, tmp_path, "b") as second:
+            addresses = f"{first.addresses},{second.addresses}"
+            with ls.connect(addresses) as lake:
+                table = lake.table("t.rows")
+                assert table.scan(at=token).count() == 100
+                table.upsert([{"id": 100, "v": 100}])
+                leader.kill()
+                later = table.upsert([{"id": 101, "v": 101}])
+            leads = CliRunner().invoke(
+                cli, ["journal", "move", "--to", "files", "--journal", journal, "--data", str(folder)]
+            )
+            assert isinstance(leads.exception, Conflict)
+            assert second.the("leader").address in str(leads.exception)
+    run("journal", "move", "--to", "files", "--journal", journal, "--data", str(folder))
+    with ServerProcess(folder, arguments=at_warehouse) as alone, ls.connect(alone.address) as lake:
+        table = lake.table("t.rows")
+        assert (table.scan(at=token).count(), table.scan(at=later).count()) == (100, 102)
+        table.upsert([{"id": 102, "v": 102}])
+    assert "this journal ended" in refused(tmp_path / "b", ["--journal", journal, *at_warehouse])
+    again = CliRunner().invoke(cli, ["journal", "move", "--to", journal, "--data", str(folder)])
+    assert "has led this journal already" in str(again.exception)

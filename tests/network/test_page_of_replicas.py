@@ -1,5 +1,5 @@
 """The blocks of docs/replicas.md, typed by a reader. Three servers share a topic of a real broker; the leader is killed
-and loses its folder."""
+and loses its folder. A folder moves into a topic and back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 PAGE = ROOT / ON_REPLICAS
 PORT = re.compile(r"\b73\d\d\b")
 LEADER = "./a"
-"""The folder of the first server, which the page kills before its last command."""
+"""The folder of the first server, which the page kills before its first look-up."""
 
 
 class Laptop:
@@ -37,6 +37,7 @@ class Laptop:
         """The last command, which is typed again until it shows what the page shows."""
         ports = {port: str(free_port()) for port in sorted(set(PORT.findall(PAGE.read_text())))}
         self.reader.places = {"localhost:9092": broker, "lakestore-journal": serial("journal"), **ports}
+        self.reader.places["shop-journal"] = serial("shop-journal")
 
     def type(self, part: Part) -> None:
         """Run a part as a reader does."""
@@ -48,6 +49,8 @@ class Laptop:
             self._serve(shlex.split(self.reader.here(part.text))[1:])
         else:
             self._words = shlex.split(part.text)[1:]
+            if self._words[:2] == ["journal", "move"]:
+                self.stop(self._words[self._words.index("--data") + 1])
             self.reader.command(self._words)
 
     def _serve(self, words: list[str]) -> None:
@@ -70,6 +73,12 @@ class Laptop:
             return True
         self.reader.command(self._words)
         return False
+
+    def stop(self, folder: str) -> None:
+        """End a server in order."""
+        process = self.servers.pop(folder)
+        process.terminate()
+        process.communicate(timeout=30)
 
     def lose(self, folder: str) -> None:
         """Kill a server and remove its folder."""
@@ -101,11 +110,11 @@ def test_three_servers_on_one_laptop(kafka: KafkaProcess, tmp_path: Path, monkey
     found = parts(PAGE)
     assert {runner_of(part) for part in found} == {REPLICAS}
     assert sum(line.startswith("lakestore ") for line in blocks(PAGE)[0].typed) == 5
-    last = [part for part in found if part.block.typed][-1]
+    looked_up = next(part for part in found if part.text.startswith("lakestore lookup"))
     laptop = Laptop(kafka.address)
     try:
         for part in found:
-            if part is last:
+            if part is looked_up:
                 laptop.lose(LEADER)
             laptop.type(part)
     finally:

@@ -36,12 +36,14 @@ class Replicas:
 
     def hear(self, report: bytes) -> str:
         """Take a report; returns its server's address. Bytes of another form are ignored, because anyone can write into
-        the log."""
+        the log; so is a report without an address, of a command that serves nobody."""
         try:
             address, lsn, needs, *more = orjson.loads(report)  # a newer release may say more
             http = str(more[0]) if more else ""
             replica = Replica(str(address), int(lsn), int(needs), self._clock.monotonic(), http)
         except (ValueError, TypeError):
+            return ""
+        if not replica.address:
             return ""
         known = sorted({**self._known, replica.address: replica}.values(), key=lambda each: each.heard)
         self._known = {each.address: each for each in known[-REPLICAS_MAX:]}

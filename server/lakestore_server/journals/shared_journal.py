@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from lakestore.errors import Corrupt, Invalid, LakestoreError
+from lakestore.errors import Conflict, Corrupt, Invalid, LakestoreError
 from lakestore_server.host.clock import Clock
 from lakestore_server.journals.log import Log
 from lakestore_server.journals.replicas import KEEP_SECONDS, REPORT_SECONDS, Replicas, report_of
@@ -63,6 +63,17 @@ RECENT_MESSAGES = 2_000
 """Messages at the end of the log in which a new server looks for others first; if they name none, it looks at more."""
 Failure: TypeAlias = Deposed | Unknown | LakestoreError
 """The end of a leadership. Errors of other kinds than the first two also end the journal."""
+
+
+class JournalEnd(ForeignLog):
+    """The journal was continued elsewhere. `mark` is the id that the end has."""
+
+    def __init__(self, position: int, mark: str) -> None:
+        super().__init__(
+            f"this journal ended at position {position}: `lakestore journal move` continued it in the files of one data"
+            " folder. Serve that folder, or repeat the command there if it was interrupted"
+        )
+        self.mark = mark
 
 
 @dataclass(slots=True, eq=False)
@@ -146,6 +157,10 @@ class SharedJournal:
         """Whether the log's first messages are gone, so a server needs a checkpoint to follow it."""
         return self._log.bounds()[0] > 0
 
+    def has_place(self, place: Place) -> bool:
+        """Whether a place is one of this log."""
+        return _parsed(place)[0] == self._log.open("")
+
     def peers(self, besides: str) -> list[str]:
         """The addresses that the newest messages name, without one of them; the leader's comes last. Nothing is judged:
         a server at such an address must prove that it has this journal."""
@@ -178,14 +193,35 @@ class SharedJournal:
                 " before, or with an empty data folder"
             )
         self._identity = self._log.open(identity)
+        self._begin(lsn, standing)
+        self._replicas.restore(replicas)
+        yield from self._entries(self._log.read(standing.position, 0.0, to_end=True))
+        self._heard = self.heard = self._clock.monotonic()
+        self._log.prepare()
+
+    def _begin(self, lsn: int, standing: Standing) -> None:
         self._judge = Judge(standing, reported=self._replicas.hear)
         self._lsn = self._given_lsn = lsn
         self._given_place = standing
         self._needs = standing.position
-        self._replicas.restore(replicas)
         self._leader = Leader(epoch=standing.epoch, has_left=standing.epoch > 0 and not standing.writer)
-        yield from self._entries(self._log.read(standing.position, 0.0, to_end=True))
-        self._heard = self.heard = self._clock.monotonic()
+
+    def begin(self, lsn: int) -> None:
+        """Begin a log that nobody has led, for the records after an LSN of another journal; `lead` claims it.
+        `Conflict` if somebody has led it."""
+        self._identity = self._log.open("")
+        self._begin(lsn, Standing())
+        used = Conflict(
+            "a server has led this journal already, so it has a history of its own: create another topic with"
+            " `lakestore init-journal`"
+        )
+        try:
+            for position, data in self._log.read(0, 0.0, to_end=True):
+                self._judge.take(position, data)
+                if self._judge.standing.epoch:
+                    raise used
+        except ForeignLog as error:  # its first messages are gone
+            raise used from error
         self._log.prepare()
 
     def follow(self, seconds: float) -> Iterator[Entry]:
@@ -220,7 +256,7 @@ class SharedJournal:
 
     def _judged(self, position: int, data: bytes | None) -> CountedMessage | None:
         """Judge a message, and note what it says about the leader."""
-        void = self._judge.void
+        void, is_own = self._judge.void, self._judge.standing.writer in self._writers
         counted = self._judge.take(position, data)
         self.heard = self._clock.monotonic()
         if counted is not None or self._judge.void == void:
@@ -230,7 +266,9 @@ class SharedJournal:
         if counted.kind is Kind.RECORD:
             self._check_lsn(counted.lsn, position)
             return counted
-        if counted.kind is Kind.LEAVE:
+        if counted.kind is Kind.END and not is_own:
+            raise JournalEnd(position, counted.record()[0].to_pybytes().decode("utf-8", "replace"))
+        if counted.kind in (Kind.LEAVE, Kind.END):
             self._leader = replace(self._leader, has_left=True)
         else:
             self._leader = Leader(self._replicas.hear(counted.record()[0].to_pybytes()), counted.after.epoch)
@@ -317,6 +355,17 @@ class SharedJournal:
                 self._judge_all(self._deadline(LEAVE_SECONDS))
             with self._sending:
                 self._stop()
+
+    def end(self, mark: str) -> None:
+        """End the journal: every other server stops at the end. `Deposed` if another server has claimed it; `Unknown`
+        without an answer."""
+        with self._judging:
+            with self._sending:
+                self._raise_failure()
+                self._send(Content(Kind.END, meta=mark.encode()))
+                self._is_leading = False
+            self._judge_all(self._deadline(ANSWER_SECONDS))
+            self._raise_failure()
 
     def _stop(self) -> None:
         self._is_leading = False

@@ -328,7 +328,7 @@ class FirstCopy:
             for name in names
             if self.folder / SEGMENTS / folder / name not in there
         ]
-        if lacks or content.timeline != self.journal.timeline():
+        if lacks or not self.journal.has_place(content.place):
             raise Corrupt(f"the checkpoint of {self.progress.peer} lacks {lacks[0] if lacks else 'this journal'}")
         for folder in sorted({path.parent for path in there}):
             self.disk.sync_folder(folder)

@@ -8,7 +8,7 @@ example. Every reader of the log decides alike:
   had not read everything. From then on only messages of the claim's writer count.
 - Another message counts if epoch and writer are the current ones, its number is the next one, and `chain` is the
   checksum of the message that counted before it. A long record has parts; it counts at its last part.
-- Everything else is void.
+- Everything else is void, and everything behind the end of a journal.
 """
 
 from __future__ import annotations
@@ -55,6 +55,9 @@ class Kind(IntEnum):
     REPORT = 5
     """A server says where it is reached and what it still needs of the log. A report never counts, so any server may
     write one."""
+    END = 6
+    """The writer has continued the journal elsewhere: nothing counts behind this message, and every other server stops
+    at it. Its bytes are an id, by which its writer knows it again."""
 
 
 class ForeignLog(Corrupt):
@@ -134,6 +137,7 @@ class Judge:
         self._shard = shard
         self._parts: list[pa.Buffer] = []
         """The parts of a record whose last part did not come yet."""
+        self._has_ended = False
 
     def take(self, position: int, data: bytes | None) -> CountedMessage | None:
         """Judge the message at a position of the log; None if it is void or a part before the last one.
@@ -158,6 +162,8 @@ class Judge:
 
     def _is_next(self, head: _Head) -> bool:
         standing = self.standing
+        if self._has_ended:
+            return False
         if head.kind is Kind.CLAIM:
             return head.epoch == standing.epoch + 1 and head.number == standing.number + 1
         return (
@@ -177,7 +183,8 @@ class Judge:
             self._parts.append(piece)
             return None
         parts, self._parts = [*self._parts, piece], []
-        writer = NOBODY if head.kind is Kind.LEAVE else head.writer
+        self._has_ended = head.kind is Kind.END
+        writer = NOBODY if head.kind in (Kind.LEAVE, Kind.END) else head.writer
         after = Standing(head.epoch, head.number, writer, head.crc, position + 1)
         return CountedMessage(head.kind, head.lsn, tuple(parts), head.meta_bytes, after)
 
