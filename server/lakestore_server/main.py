@@ -25,6 +25,7 @@ from lakestore_server.catalog import foreign_history
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.journal_ledger import JournalLedger
 from lakestore_server.catalog.metadata_store import MetadataStore, local_folder, storage_for
+from lakestore_server.catalog.warehouse_mark import WarehouseMark
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.producer_verbs import ProducerVerbs
@@ -34,6 +35,7 @@ from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.scrub import VerifyAhead
 from lakestore_server.duties.upkeep import Upkeep
+from lakestore_server.duties.warehouse_check import WarehouseCheck
 from lakestore_server.edge import exposure_check, first_start
 from lakestore_server.edge.console.routes import Console
 from lakestore_server.edge.grpc import GrpcServer
@@ -228,6 +230,7 @@ class Server:
     ) -> None:
         self.settings = settings
         exposure_check.check_exposure(settings)
+        exposure_check.check_shared(settings)
         self._keys = exposure_check.keys(settings.tls)
         self._clock = clock = clock or RealClock()
         journal_of = journal_of or _journal_of(settings, clock)
@@ -241,7 +244,7 @@ class Server:
         self._closed = False
         leases = Leases(clock, settings.lease_grace_seconds, settings.limits, self._may_read)
         ledger = JournalLedger(self.engine, leases, store)
-        self.engine.loop.on_lead(ledger.begin)
+        self._warehouse_check = self._checked_warehouse(ledger)
         self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline)
         self._look_at_lake(store)
         subscriptions = Subscriptions(
@@ -317,6 +320,27 @@ class Server:
             ahead.end()
             let_go.pop_all()
         return store
+
+    def _checked_warehouse(self, ledger: JournalLedger) -> WarehouseCheck | None:
+        """The check of a warehouse that servers share; raises if this is not the one of the others. The first leader
+        writes the warehouse's mark before `ledger` begins."""
+        self.engine.loop.on_lead(lambda: self._begin_to_lead(ledger))
+        if not self.engine.loop.journal.is_shared:
+            return None
+        uri = self.settings.warehouse_uri
+        mark = WarehouseMark(storage_for(uri), uri, self.engine.timeline)
+        check = WarehouseCheck(self.engine, mark, self._clock, self._on_fatal)
+        try:
+            check.check_start()
+        except BaseException:
+            self._close_engine(checkpoint=False)
+            raise
+        return check
+
+    def _begin_to_lead(self, ledger: JournalLedger) -> None:
+        if self._warehouse_check is not None:
+            self._warehouse_check.begin_to_lead()
+        ledger.begin()
 
     def _may_read(self, principal: str, table_uuid: str) -> bool:
         """Whether a principal (empty without principals) may read a table by its present name."""
@@ -397,6 +421,8 @@ class Server:
 
     def stop_duties(self) -> None:
         """Stop the background work outside of the engine."""
+        if self._warehouse_check is not None:
+            self._warehouse_check.close()
         self.dropped.close()
         self.expiry.close()
         self.retention.close()

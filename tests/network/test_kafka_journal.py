@@ -451,15 +451,17 @@ def test_a_second_server_follows_and_takes_over(topic: KafkaTopic, tmp_path: Pat
 
 
 def test_settings_name_the_journal(topic: KafkaTopic, tmp_path: Path) -> None:
+    lake = str(tmp_path / "warehouse")
     with pytest.raises(Invalid, match=r"journal.bootstrap is not set"):
-        Server(Settings(tmp_path / "one", journal=Journal("kafka")))
+        Server(Settings(tmp_path / "one", journal=Journal("kafka"), warehouse=lake))
+    with pytest.raises(Invalid, match=r"journal\.kind is kafka and warehouse is not set: give --warehouse URI"):
+        Server(Settings(tmp_path / "one", journal=Journal("kafka", topic.bootstrap, topic.topic)))
     journal = Journal("kafka", topic.bootstrap, topic.topic)
     with pytest.raises(Invalid, match="advertise is not set"):
-        Server(Settings(tmp_path / "two", host="0.0.0.0", insecure=True, journal=journal))
+        Server(Settings(tmp_path / "two", host="0.0.0.0", insecure=True, journal=journal, warehouse=lake))
+    own = Journal("kafka", topic.bootstrap, topic.topic, options=("acks=1",))
     with pytest.raises(Invalid, match="acks is set by the journal itself"):
-        Server(
-            Settings(tmp_path / "three", journal=Journal("kafka", topic.bootstrap, topic.topic, options=("acks=1",)))
-        )
+        Server(Settings(tmp_path / "three", journal=own, warehouse=lake))
 
 
 def test_init_journal_creates_the_topic_once(kafka: KafkaProcess, topics: Topics, tmp_path: Path) -> None:

@@ -52,9 +52,10 @@ class Machine:
         limits: Limits,
         journal_of: JournalOf = FileJournal,
         name: str = "server",
+        warehouse: str = "",
     ) -> None:
         self.world, self.network = world, network
-        self._journal_of, self.name = journal_of, name
+        self._journal_of, self.name, self._warehouse = journal_of, name, warehouse
         self._folder, self.limits = folder, limits
         self.chance = random.Random(f"{seed} disk")
         self.speed = Speed()
@@ -127,6 +128,7 @@ class Machine:
             expiry_check_seconds=1.0,
             lease_grace_seconds=2.0,
             rebalance_seconds=self._rebalance_seconds,
+            warehouse=self._warehouse,
         )
         made = Server(
             settings,

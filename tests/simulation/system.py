@@ -98,7 +98,9 @@ class SimSystem:
             network = Network(world, watcher, "sim" if self.shared is None else name)
             network.window = window
             own, own_seed = (folder, seed) if self.shared is None else (folder / name, f"{seed} {name}")
-            self.machines.append(Machine(world, network, own, own_seed, limits, partial(self._journal, name), name))
+            journal_of = partial(self._journal, name)
+            lake = "" if self.shared is None else str(folder / "warehouse")
+            self.machines.append(Machine(world, network, own, own_seed, limits, journal_of, name, lake))
         self._seed, self._call_seconds = seed, random.Random(f"{seed} calls").choice(CALL_SECONDS)
         self.begun: list[Planned] = []
         self.failed_in: Life | None = None

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -113,6 +114,8 @@ class Replicas:
         self._clocks, self._said = clocks, {"warehouse": str(root / "warehouse"), **said}
         self._log, self._root, self._all = MemoryLog(), root, ExitStack()
         self.servers: list[Server] = []
+        self.fatal: list[tuple[int, BaseException]] = []
+        """(number of a server, the error for which its process would end)."""
         self.ends: list[MemoryEnd] = []
         for number in range(count):
             self.start(number)
@@ -122,17 +125,25 @@ class Replicas:
         """Start the next server, in its folder `number`."""
         self.start_on(self._root / str(number), number)
 
-    def start_on(self, folder: Path, number: int = 1 << 30) -> None:
+    def start_on(self, folder: Path, number: int = 1 << 30, warehouse: Path | None = None) -> None:
         """Start the next server on a folder; `number` is that of its clock."""
         end = MemoryEnd(self._log)
         limits = Limits() if self._clocks else Limits(clock_confirm_seconds=0)
         clock = self._clocks[number] if number < len(self._clocks) else RealClock()
-        settings = Settings(folder, port=0, http_port=0, limits=limits, **self._said)
-        made = Server(settings, clock=clock, journal_of=lambda *_: SharedJournal(end, clock, LEASE_SECONDS))
+        said = self._said if warehouse is None else {**self._said, "warehouse": str(warehouse)}
+        made = Server(
+            Settings(folder, port=0, http_port=0, limits=limits, **said),
+            clock=clock,
+            journal_of=lambda *_: SharedJournal(end, clock, LEASE_SECONDS),
+            on_fatal=partial(self._fatal, len(self.servers)),
+        )
         self._all.callback(self._end, made, end)
         made.start()
         self.servers.append(made)
         self.ends.append(end)
+
+    def _fatal(self, number: int, error: BaseException) -> None:
+        self.fatal.append((number, error))
 
     @property
     def first(self) -> int:

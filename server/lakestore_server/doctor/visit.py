@@ -177,6 +177,12 @@ def _synced_writes(path: Path) -> Sequence[float]:
     return took[1:]
 
 
+def shared(settings: Settings) -> Iterator[Finding]:
+    """The warehouse, which must be named if others share the journal."""
+    exposure_check.check_shared(settings)
+    yield from takes(settings.warehouse_uri)
+
+
 _NEW = "take a store that honours `If-None-Match: *`: metadata is written by puts that never replace"
 
 
@@ -374,7 +380,7 @@ def findings(settings: Settings | None) -> Iterator[Finding]:
             ("data folder", lambda: data(settings.data, settings.limits)),
             ("ports", lambda: free(settings)),
             ("exposure", lambda: safe(settings)),
-            ("warehouse", lambda: takes(settings.warehouse_uri)),
+            ("warehouse", lambda: shared(settings)),
         ]
     for about, look in looks:
         yield from looked(about, look)

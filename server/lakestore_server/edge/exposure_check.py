@@ -33,6 +33,15 @@ def check_exposure(settings: Settings) -> None:
         )
 
 
+def check_shared(settings: Settings) -> None:
+    """`Invalid` for a shared journal without a warehouse that the servers share."""
+    if settings.journal.kind != "file" and not settings.warehouse:
+        raise Invalid(
+            f"journal.kind is {settings.journal.kind} and warehouse is not set: give --warehouse URI, a bucket or a"
+            " mounted folder that all servers of the journal reach"
+        )
+
+
 def keys(tls: Tls) -> TlsKeys | None:
     """The server's keys, checked; None without TLS."""
     if not tls.cert and not tls.key:
