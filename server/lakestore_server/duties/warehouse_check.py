@@ -14,6 +14,7 @@ from collections.abc import Callable
 from lakestore.errors import Corrupt, Invalid, Unavailable
 from lakestore_server.catalog.warehouse_mark import WarehouseMark
 from lakestore_server.commit.engine import Engine
+from lakestore_server.files import data_folder
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.worker import Worker
 
@@ -45,7 +46,7 @@ class WarehouseCheck:
     def check_start(self) -> None:
         """`Invalid` or `Corrupt` if this server must not start with its warehouse. Later looks follow by themselves."""
         try:
-            self._is_right = self._mark.is_there()
+            self._look()
             if not self._is_right and self._engine.view.lsn:
                 raise self._mark.lack()
         except Unavailable as error:
@@ -65,12 +66,24 @@ class WarehouseCheck:
         if self._is_right or not self._engine.view.lsn:
             return
         try:
-            self._is_right = self._mark.is_there()
+            self._look()
             if not self._is_right:
                 self._check_lack(self._mark.lack())
         except (Invalid, Corrupt) as error:
             log.critical("%s", error)
             self._on_wrong(error)
+
+    def _look(self) -> None:
+        """Look for the mark. A folder whose journal was moved into a log names the warehouse for all later servers."""
+        disk, folder = self._engine.disk, self._engine.folder
+        is_moved = data_folder.MOVED in disk.list(folder)
+        self._is_right = self._mark.is_there()
+        if is_moved and not self._is_right:
+            self._mark.put()
+            self._is_right = True
+        if is_moved:
+            disk.remove(folder / data_folder.MOVED)
+            disk.sync_folder(folder)
 
     def _check_lack(self, lack: Invalid) -> None:
         now = self._clock.monotonic()

@@ -74,6 +74,7 @@ class Mover:
             journal.trim(place)  # a server with an empty folder sees that it must copy another one's checkpoint
             journal.leave()
         held = replace(held, place=place)
+        self._write(data_folder.MOVED, b"")
         checkpoint.write(self.disk, self.folder, held)
         return held
 
