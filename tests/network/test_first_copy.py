@@ -66,7 +66,7 @@ def direct(address: str, request: pb.CopyCheckpointRequest) -> Iterator[pb.CopyP
 def copy_of(replicas: Replicas, folder: Path, wire: Wire = direct, **changed: Any) -> FirstCopy:
     """A copy that is ready to run."""
     folder.mkdir(exist_ok=True)
-    journal = SharedJournal(MemoryEnd(replicas._log), RealClock(), LEASE_SECONDS)
+    journal = SharedJournal(MemoryEnd(replicas.log), RealClock(), LEASE_SECONDS)
     parts: dict[str, Any] = {
         "folder": folder,
         "disk": RealDisk(),
@@ -233,7 +233,7 @@ def test_the_journal_waits_for_the_copy_and_an_hour_more(peer: Replicas, tmp_pat
     content = checkpoint.newest(RealDisk(), tmp_path / "new")
     assert content is not None
     position = int(content.place.split("/")[1].rsplit(".", 1)[1])
-    assert position < len(peer._log.messages) - 10
+    assert position < len(peer.log.messages) - 10
     assert first <= position, "three checkpoints of the leader during the copy removed nothing that it needs"
     assert peer.first <= position, "nor did one after the copy and before the start"
     roles = {each.address: each.role for each in peer.servers[0].service.status.now(()).journal.replicas}
@@ -301,7 +301,7 @@ def test_a_half_copied_folder_serves_no_journal_in_files(tmp_path: Path) -> None
 def test_a_journal_with_its_beginning_needs_no_copy(tmp_path: Path) -> None:
     with Replicas(tmp_path, count=1) as replicas:
         assert replicas.first == 0
-        journal = SharedJournal(MemoryEnd(replicas._log), RealClock(), LEASE_SECONDS)
+        journal = SharedJournal(MemoryEnd(replicas.log), RealClock(), LEASE_SECONDS)
         assert not first_copy.is_due(RealDisk(), tmp_path / "new", journal)
         replicas.start(1)
         assert not data_folder.is_half_copied(tmp_path / "1")

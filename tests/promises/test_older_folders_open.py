@@ -14,10 +14,12 @@ from lakestore.rows.ipc import crc32c
 from lakestore.union.verify import verify
 from lakestore_server.files import checkpoint
 from lakestore_server.index.run_file import EMPTY_LSN
-from tests.support import golden
+from tests.support import golden, golden_replica
+from tests.support.waiting import until
 
 HEADER = struct.Struct("<IHHQI")
 """Of a checkpoint."""
+REPLICAS = sorted(golden.FOLDER.glob("replica-*.tar.xz"))
 ARCHIVES = sorted(golden.FOLDER.glob("data-*.tar.xz"))
 
 
@@ -38,6 +40,26 @@ def test_a_folder_of_an_earlier_release_opens_and_goes_on(archive: Path, tmp_pat
         assert lake.table("shop.events").scan().count() == said["shop.events"]["rows"] + 5
         for name in golden.TABLES:
             assert verify(lake.transport, name).same
+
+
+@pytest.mark.parametrize("archive", REPLICAS, ids=lambda archive: archive.name)
+def test_a_replica_of_an_earlier_release_follows_leads_and_is_copied(archive: Path, tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    data = golden.unpacked(archive, tmp_path / "old")
+    said = json.loads(archive.with_name(archive.name.replace(".tar.xz", ".json")).read_text())
+    with golden_replica.opened(data, tmp_path) as replicas:
+        replicas.start_on(data)
+        until(lambda: replicas.leader() is not None, "a leader")
+        with ls.connect(replicas.address(0)) as lake:
+            assert golden.contents(lake) == said
+            lake.table("shop.events").append(lake.table("shop.events").scan().to_arrow().slice(0, 5))
+        replicas.start_on(tmp_path / "new")
+        first, second = (server.engine for server in replicas.servers)
+        until(lambda: second.view.lsn == first.view.lsn, "the new server has every commit")
+        with ls.connect(replicas.address(1)) as lake:
+            assert lake.table("shop.events").scan().count() == said["shop.events"]["rows"] + 5
+            for name in golden.TABLES:
+                assert verify(lake.transport, name).same
 
 
 def _newer(file: Path) -> None:

@@ -46,7 +46,14 @@ def contents(lake: Lake) -> dict[str, Any]:
     return found
 
 
-def _write(lake: Lake, steps: range) -> None:
+def create(lake: Lake) -> None:
+    """The tables, empty."""
+    lake.create_table("shop.orders", ORDERS, primary_key=["order_id"], buckets=2)
+    lake.create_table("shop.events", EVENTS, buckets=1)
+
+
+def write(lake: Lake, steps: range) -> None:
+    """Rows, updates and deletes."""
     orders, events = lake.table("shop.orders"), lake.table("shop.events")
     for step in steps:
         ids = range(step * 60, step * 60 + 120)
@@ -61,12 +68,11 @@ def record(release: str, into: Path = FOLDER) -> Path:
     with tempfile.TemporaryDirectory() as temporary:
         data = Path(temporary) / f"data-{release}"
         with ServerProcess(data) as server, ls.connect(server.address) as lake:
-            lake.create_table("shop.orders", ORDERS, primary_key=["order_id"], buckets=2)
-            lake.create_table("shop.events", EVENTS, buckets=1)
-            _write(lake, range(4))
+            create(lake)
+            write(lake, range(4))
         server = ServerProcess(data)
         with ls.connect(server.address) as lake:
-            _write(lake, range(4, 6))
+            write(lake, range(4, 6))
             said = contents(lake)
         server.kill()
         archive = into / f"data-{release}.tar.xz"

@@ -112,7 +112,7 @@ class Replicas:
         """`clocks` are the clocks of the first servers. With `clocks` a server confirms its clock after the usual time,
         otherwise at once. `said` are further settings of all servers."""
         self._clocks, self._said = clocks, {"warehouse": str(root / "warehouse"), **said}
-        self._log, self._root, self._all = MemoryLog(), root, ExitStack()
+        self.log, self._root, self._all = MemoryLog(), root, ExitStack()
         self.servers: list[Server] = []
         self.fatal: list[tuple[int, BaseException]] = []
         """(number of a server, the error for which its process would end)."""
@@ -127,7 +127,7 @@ class Replicas:
 
     def start_on(self, folder: Path, number: int = 1 << 30, warehouse: Path | None = None) -> None:
         """Start the next server on a folder; `number` is that of its clock."""
-        end = MemoryEnd(self._log)
+        end = MemoryEnd(self.log)
         limits = Limits() if self._clocks else Limits(clock_confirm_seconds=0)
         clock = self._clocks[number] if number < len(self._clocks) else RealClock()
         said = self._said if warehouse is None else {**self._said, "warehouse": str(warehouse)}
@@ -148,7 +148,7 @@ class Replicas:
     @property
     def first(self) -> int:
         """The position of the first message of the log."""
-        return self._log.first
+        return self.log.first
 
     def leader(self) -> int | None:
         """The number of the server that leads; None while nobody does, or somebody who was cut."""
