@@ -1,12 +1,13 @@
 """Two servers with a journal in three Kafka brokers, beside Kafka's own producer on the same brokers, turn by turn.
 
 Everything runs on one machine, so ratios and times count. `LAKESTORE_BENCH_KILLS` is how often the leader is killed,
-100 unless set.
+100 unless set, and `LAKESTORE_BENCH_COPY_GB` what a new server copies, 5 unless set.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,9 @@ from tests.support.waiting import until
 
 GROUP = "Replicas"
 KILLS = int(os.environ.get("LAKESTORE_BENCH_KILLS", "100"))
+COPY_GB = float(os.environ.get("LAKESTORE_BENCH_COPY_GB", "5"))
+COPY_RATE = re.compile(r"copy is complete.*mb_per_second=([\d.]+)")
+ALONE_SECONDS = 5.0
 ROUNDS = 3
 SINGLES = 200
 KEYS, KEYED_ROWS, KEYED_BATCHES = 1_000_000, 10_000, 100
@@ -52,7 +56,7 @@ def _pair(cluster: KafkaCluster, folder: Path) -> Iterator[tuple[KafkaServers, l
 
 def measure(folder: Path) -> Iterator[Figure]:
     """All figures, each part with servers of its own."""
-    parts: list[Callable[[KafkaCluster, Path], Iterator[Figure]]] = [_large, _single, _keyed, _lag, _failover]
+    parts: list[Callable[[KafkaCluster, Path], Iterator[Figure]]] = [_large, _single, _keyed, _lag, _copy, _failover]
     (folder / "kafka").mkdir(parents=True)
     with KafkaCluster(folder / "kafka") as cluster:
         for part in parts:
@@ -158,6 +162,46 @@ def _lag(cluster: KafkaCluster, folder: Path) -> Iterator[Figure]:
     shown = f"p50 {p50:.0f}, p99 {p99:.0f}, most {lags.max():.0f} ms at {rate:,.0f} rows/s"
     met = bool(p99 < 250 and rate >= 0.95 * LAG_RATE)
     yield Figure(GROUP, "lag of the follower at 100,000 rows/s", shown, "p99 < 250 ms at that rate", met)
+
+
+def _copy(cluster: KafkaCluster, folder: Path) -> Iterator[Figure]:
+    """A new server copies from the only one, into which a client appends as fast as it can, before and meanwhile."""
+    folder.mkdir(parents=True)
+    Admin(KafkaTopic(cluster.address, folder.name)).create(replicas=3)
+    batches = [batch_of(each) for each in random_blobs()]
+    done: list[float] = []
+    is_over = threading.Event()
+    with KafkaServers(f"kafka://{cluster.address}/{folder.name}", folder, "a", patience=PATIENCE) as servers:
+        servers.the("leader")
+        with lakestore.connect(servers.addresses) as lake:
+            table = lake.create_table("bench.rows", VALUE, buckets=1)
+            appended(table, batches, int(COPY_GB * 1e9 / (BATCH_ROWS * ROW_BYTES)))
+
+            def write() -> None:
+                number = 0
+                while not is_over.is_set():
+                    table.append(batches[number % len(batches)])
+                    done.append(time.perf_counter())
+                    number += 1
+
+            writer = threading.Thread(target=write, daemon=True)
+            writer.start()
+            time.sleep(ALONE_SECONDS)
+            began = time.perf_counter()
+            new = servers.add("b")
+            ended = time.perf_counter()
+            is_over.set()
+            writer.join(PATIENCE)
+        said = COPY_RATE.search(new.said())
+    if said is None:
+        raise AssertionError("the new server copied nothing")
+    alone = sum(each < began for each in done) / ALONE_SECONDS
+    meanwhile = sum(began <= each < ended for each in done) / (ended - began)
+    rate, part = float(said[1]), meanwhile / alone
+    peer = f"the peer {alone:,.0f} -> {meanwhile:,.0f} MB/s: {part:.2f}x"
+    shown = f"{rate:,.0f} MB/s, {peer}, serves after {ended - began:.0f} s"
+    what = f"a new server copies {COPY_GB:g} GB from a peer, into which a client appends"
+    yield Figure(GROUP, what, shown, "≥ 150 MB/s, peer ≥ 0.85x", rate >= 150 and part >= 0.85)
 
 
 def _failover(cluster: KafkaCluster, folder: Path) -> Iterator[Figure]:

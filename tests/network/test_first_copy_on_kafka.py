@@ -118,7 +118,7 @@ class NewServer:
     def ready(self) -> dict[str, Any]:
         """What it says over HTTP; empty while its port is closed."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/ready", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/ready", timeout=60) as answer:
                 found: dict[str, Any] = json.load(answer)
         except urllib.error.HTTPError as error:
             found = json.load(error)
@@ -232,7 +232,7 @@ def test_only_an_administrator_and_a_server_with_the_same_key_get_a_copy(kafka: 
             headers={"Authorization": f"Bearer {own.server_token(address)}"},
         )
         with pytest.raises(urllib.error.HTTPError) as refusal:
-            urllib.request.urlopen(question, timeout=5)
+            urllib.request.urlopen(question, timeout=60)
         assert refusal.value.code == 403
         new = servers.add("b")
         with ls.connect(new.address, token="reader-token", reads="nearest") as lake:
