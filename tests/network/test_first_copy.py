@@ -19,15 +19,19 @@ from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.access.callers import Access
 from lakestore_server.edge.peer_channel import PeerChannel
+from lakestore_server.edge.tls import TlsKeys
 from lakestore_server.files import checkpoint, data_folder
 from lakestore_server.files.data_folder import COPY_MARK, RESTORING, SEGMENTS
 from lakestore_server.host.clock import RealClock
 from lakestore_server.host.disk import RealDisk
+from lakestore_server.journals import shared_journal
 from lakestore_server.journals.shared_journal import SharedJournal
 from lakestore_server.operate import first_copy
 from lakestore_server.operate.first_copy import FirstCopy
+from lakestore_server.settings import Tls
 from lakestore_server.state.commit_record import COPIES
 from lakestore_server.state.judge import ForeignLog
+from tests.support.certificates import Authority
 from tests.support.replicas import LEASE_SECONDS, MemoryEnd, Replicas
 from tests.support.waiting import until
 
@@ -257,6 +261,46 @@ def test_a_peer_that_is_gone_is_replaced_by_another(peer: Replicas, tmp_path: Pa
     copy_of(peer, tmp_path / "new", wire).run()
     assert asked == [peer.address(1), peer.address(0)], "followers are asked first, then the leader"
     assert_complete(tmp_path / "new")
+
+
+def test_servers_are_found_behind_thousands_of_other_messages(
+    peer: Replicas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = MemoryEnd(peer.log)
+    for _ in range(25):
+        end.send(b"a stranger's message", lambda _: None)
+    monkeypatch.setattr(shared_journal, "RECENT_MESSAGES", 2)
+    journal = copy_of(peer, tmp_path / "new").journal
+    assert journal.peers("") == [peer.address(0)]
+    assert journal.peers(peer.address(0)) == []
+
+
+@pytest.mark.parametrize("trusts", [True, False])
+def test_a_copy_by_tls_trusts_the_authority_alone(trusts: bool, tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    authority, other = Authority(tmp_path / "keys"), Authority(tmp_path / "keys", "other")
+    own = authority.sign("server")
+    tls = Tls(cert=str(own.cert), key=str(own.key), client_ca=str(authority.cert), peer_ca=str(authority.cert))
+    with Replicas(tmp_path, count=1, tls=tls) as replicas:
+        client = ls.TLS(ca=authority.cert, cert=own.cert, key=own.key)
+        with ls.connect(replicas.address(0), tls=client) as lake:
+            lake.create_table("a.t", SCHEMA, buckets=1).append(rows(0, 3, 10))
+        for _ in range(2):
+            replicas.servers[0].upkeep.checkpoint()
+        assert replicas.first > 0
+        keys = TlsKeys(own.cert, own.key)
+        trusted = (authority if trusts else other).cert.read_bytes()
+        channel = PeerChannel(Access(None, RealClock(), b"").server_token, keys, trusted)
+        pieces = channel.copy_checkpoint(replicas.address(0), pb.CopyCheckpointRequest(address="new:1"))
+        if not trusts:
+            with pytest.raises(Unavailable):
+                next(pieces)
+            return
+        assert next(pieces).files
+        pieces.close()  # type: ignore[attr-defined]
+        replicas.start(1)
+        with ls.connect(replicas.address(1), tls=client) as lake:
+            assert lake.table("a.t").scan().count() == 3
 
 
 def test_without_another_server_the_start_is_refused(peer: Replicas, tmp_path: Path) -> None:
