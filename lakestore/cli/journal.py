@@ -47,6 +47,10 @@ def move(to: str, data: Path | None, config: Path | None, journal: str | None, a
     if journal and not into_files:
         raise click.UsageError("--journal names the topic that a move into files leaves: use it with --to files")
     settings = config_of(config, {"data": data, **flags}).settings()
+    if settings.journal.kind == "object":
+        raise Invalid(
+            "a folder moves between files and a topic of Kafka only: for a bucket, begin with an empty folder"
+        )
     if settings.journal.kind != "kafka":
         raise Invalid("name the topic that the folder leaves: --journal kafka://host:port/topic, or -c server.yaml")
     with needs_extra("server,kafka", "lakestore journal move"):

@@ -123,7 +123,7 @@ COMMANDS = {
     ),
     "init-journal": (
         "serve",
-        "Create the topic of a journal that several servers share, or check the settings of one that exists.",
+        "Create the journal that several servers share, or check one that exists: a topic, or objects in a bucket.",
     ),
     "inspect": (
         "doctor",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,8 +75,11 @@ def serve(config: Path | None, print_config: bool, journal: str | None, as_json:
 )
 @json_option
 def init_journal(config: Path | None, journal: str | None, replicas: int, as_json: bool) -> None:
-    """Create the topic of a journal that several servers share, or check the settings of one that exists."""
+    """Create the journal that several servers share, or check one that exists: a topic, or objects in a bucket."""
     values = config_of(config, journal_settings(journal)).values
+    if values["journal.kind"] == "object":
+        _init_objects(values["journal.url"], values["journal.options"], as_json=as_json)
+        return
     with needs_extra("server,kafka", "lakestore init-journal"):
         from lakestore_server.journals import kafka_log
 
@@ -88,6 +91,18 @@ def init_journal(config: Path | None, journal: str | None, replicas: int, as_jso
     else:
         done = "is created" if is_new else "exists and has the right settings"
         emit_text(f"topic {about.topic} {done}; start servers with --journal kafka://{about.bootstrap}/{about.topic}")
+
+
+def _init_objects(url: str, options: Sequence[str], *, as_json: bool) -> None:
+    with needs_extra("server", "lakestore init-journal"):
+        from lakestore_server.journals import object_log, object_store
+
+    is_new = object_log.create(object_store.store_of(url, options), url)
+    if as_json:
+        emit_json({"url": url, "created": is_new})
+    else:
+        done = "is created" if is_new else "exists, and the store lets one put of a name win"
+        emit_text(f"journal {url} {done}; start servers with --journal {url}")
 
 
 @click.command()

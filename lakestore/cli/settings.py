@@ -14,6 +14,7 @@ from lakestore.model import settings
 from lakestore.model.settings import Option, SettingValues
 from lakestore_server.settings import Settings
 
+OBJECT_SCHEMES = ("s3", "gs", "abfs", "abfss")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -28,8 +29,8 @@ def setting_flags(command: _Command) -> _Command:
 
 
 def journal_flag(command: _Command) -> _Command:
-    """Adds --journal, which stands for three settings."""
-    about = "A topic as journal: kafka://host:port,host:port/topic."
+    """Adds --journal, which stands for several settings."""
+    about = "The journal that servers share: kafka://host:port,host:port/topic, or s3://bucket/prefix."
     return click.option("--journal", "journal", metavar="URL", help=about)(command)
 
 
@@ -38,9 +39,11 @@ def journal_settings(url: str | None, switch: str = "--journal") -> dict[str, st
     if url is None:
         return {}
     scheme, _, rest = url.partition("://")
+    if scheme in OBJECT_SCHEMES and rest:
+        return {"journal__kind": "object", "journal__url": url}
     bootstrap, _, topic = rest.partition("/")
     if scheme != "kafka" or not bootstrap or not topic or "/" in topic:
-        raise Invalid(f"{switch} must be kafka://host:port/topic, not {url!r}")
+        raise Invalid(f"{switch} must be kafka://host:port/topic or s3://bucket/prefix, not {url!r}")
     return {"journal__kind": scheme, "journal__bootstrap": bootstrap, "journal__topic": topic}
 
 

@@ -46,6 +46,8 @@ from lakestore_server.host import allocator, event_log, sandbox
 from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.disk import Disk, RealDisk
 from lakestore_server.host.worker import Worker
+from lakestore_server.journals import object_log, object_store
+from lakestore_server.journals.log import Log
 from lakestore_server.journals.shared_journal import SharedJournal
 from lakestore_server.operate import backup
 from lakestore_server.operate.calls import Calls
@@ -53,6 +55,7 @@ from lakestore_server.operate.memory import MemoryStatus
 from lakestore_server.operate.metric_sources import Sources
 from lakestore_server.read.leases import Leases
 from lakestore_server.service import Service
+from lakestore_server.settings import Journal as JournalSettings
 from lakestore_server.settings import Settings
 from lakestore_server.snapshots.messages import Room
 from lakestore_server.snapshots.presented_tables import SnapshotTables
@@ -126,11 +129,19 @@ def _journal_of(settings: Settings, clock: Clock) -> JournalOf:
         return FileJournal
     if not settings.advertise and settings.host in ("0.0.0.0", "::"):  # noqa: S104 (it is compared, not bound)
         raise Invalid("advertise is not set: give --advertise host:port, at which clients reach this server")
+    log = _log_of(journal)
+    return lambda disk, folder: SharedJournal(log, clock, journal.lease_seconds)
+
+
+def _log_of(journal: JournalSettings) -> Log:
+    """The log of a shared journal."""
+    if journal.kind == "object":
+        store = object_store.store_of(journal.url, journal.options)
+        return object_log.ObjectLog(store, journal.url, group_seconds=journal.group_seconds, keeps_all=journal.keep_all)
     with needs_extra("kafka", "a journal in Kafka"):
         from lakestore_server.journals import kafka_log
 
-    log = kafka_log.KafkaLog(kafka_log.topic_of(journal.bootstrap, journal.topic, journal.options))
-    return lambda disk, folder: SharedJournal(log, clock, journal.lease_seconds)
+    return kafka_log.KafkaLog(kafka_log.topic_of(journal.bootstrap, journal.topic, journal.options))
 
 
 ENDS = (signal.SIGINT, signal.SIGTERM)

@@ -47,17 +47,27 @@ class Http:
 class Journal:
     """The log of commits."""
 
-    kind: str = option("file", choices=("file", "kafka"))
+    kind: str = option("file", choices=("file", "kafka", "object"))
     """`file`: files of the data folder, for one server. `kafka`: a topic that several servers share: one commits, the
-    others follow it."""
+    others follow it. `object`: objects in a bucket that several servers share in the same way."""
     bootstrap: str = option("")
     """Brokers of Kafka, as `host:port,host:port`."""
     topic: str = option("lakestore-journal")
     """Topic of Kafka; `lakestore init-journal` creates it."""
+    url: str = option("")
+    """Bucket and prefix of the objects, as `s3://bucket/prefix`; `lakestore init-journal` begins it. Keys and endpoint
+    come from the environment, as for the warehouse, or from `journal.options`."""
+    group_seconds: float = option(0.02, low=0, high=10)
+    """Time for which commits wait to share an object of the bucket while another object is on its way. A longer time
+    needs fewer requests."""
+    keep_all: bool = option(default=False)
+    """Remove nothing from the bucket. A server on an empty folder can then start from the bucket alone, and reads every
+    commit there was."""
     lease_seconds: float = option(3.0, low=0.5, high=3600)
     """Time without a message of the server that commits after which another one takes over."""
     options: tuple[str, ...] = option((), secret=True)
-    """Options of Kafka's clients, each as `name=value`, for example `security.protocol=SASL_SSL`."""
+    """Options of Kafka's clients or of the bucket, each as `name=value`: `security.protocol=SASL_SSL`, or
+    `endpoint=https://host`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,8 @@ class Server:
 class Run:
     """Servers on one log, from the first claim until all of them have applied everything."""
 
+    server_kind = Server
+
     def __init__(self, seed: str, faults: Faults | None = None, *, servers: int = 3, blows: int = 12) -> None:
         """Chance strikes `blows` times."""
         self.world = World(seed, preempt=0.02, steps_max=400_000)
@@ -201,7 +203,7 @@ class Run:
         self.story = Story()
         self.servers: list[Server] = []
         for name in ("a", "b", "c")[:servers]:
-            self.servers.append(Server(self.world, name, self.servers, self.story, seed, self._journal))
+            self.servers.append(self.server_kind(self.world, name, self.servers, self.story, seed, self._journal))
         self._chance = random.Random(f"{seed} blows")
         self._blows = blows
         self.truth: list[CountedMessage] = []

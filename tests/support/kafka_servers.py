@@ -1,4 +1,4 @@
-"""Servers in processes of their own that share a journal in a Kafka topic, and a warehouse."""
+"""Servers in processes of their own that share a journal, in a Kafka topic or in a bucket, and a warehouse."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEASE_SECONDS = 1
 
 
 class KafkaServers:
-    """One server for each name, with a folder of its own. The topic is there already. A context manager."""
+    """One server for each name, with a folder of its own. The journal is there already. A context manager."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class KafkaServers:
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`journal` is the URL of the topic. `patience` is the longest wait for a role, in seconds."""
+        """`journal` is the URL of the topic or the bucket. `patience` is the longest wait for a role, in seconds."""
         self.journal, self._folder, self._names, self._patience = journal, folder, names, patience
         self._more, self._environment = arguments, environment or {}
         self._own: dict[str, Sequence[str]] = {}

@@ -32,8 +32,9 @@ from lakestore_server.host import sandbox
 from lakestore_server.host.clock import RealClock
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.host.machine import MAPS_DEFAULT, maps_max, memory_bytes
+from lakestore_server.journals import object_log, object_store
 from lakestore_server.operate import memory
-from lakestore_server.settings import Settings
+from lakestore_server.settings import Journal, Settings
 
 Verdict = Literal["ok", "warning", "failed"]
 """`failed`: a server would not start, or would lose what it acknowledged."""
@@ -211,6 +212,18 @@ def takes(warehouse: str, storage: Storage | None = None) -> Iterator[Finding]:
         store.remove_below(place)
 
 
+def bucket_of(about: Journal) -> Iterator[Finding]:
+    """A journal in a bucket: puts of one name race, and it must be there."""
+    if about.kind != "object":
+        return
+    store = object_store.store_of(about.url, about.options)
+    object_store.check_races(store, about.url)
+    if not store.has(object_log.IDENTITY):
+        yield Finding("journal", "failed", f"no journal at {about.url}", "create it: lakestore init-journal")
+        return
+    yield Finding("journal", "ok", f"{about.url} lets one put of a name win")
+
+
 DAY_SECONDS = 86_400
 RENEW_DAYS = 14
 """Days that a certificate should still hold."""
@@ -381,6 +394,7 @@ def findings(settings: Settings | None) -> Iterator[Finding]:
             ("ports", lambda: free(settings)),
             ("exposure", lambda: safe(settings)),
             ("warehouse", lambda: shared(settings)),
+            ("journal", lambda: bucket_of(settings.journal)),
         ]
     for about, look in looks:
         yield from looked(about, look)

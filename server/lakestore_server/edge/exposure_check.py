@@ -20,8 +20,9 @@ _USER_INFO = re.compile(r"[a-z0-9+.-]+://[^/@]*:([^/@]*@|[^/@]*[^/@0-9][^/@]*/.*
 
 def check_exposure(settings: Settings) -> None:
     """`Invalid` for settings that expose the server to the network or hold a secret."""
-    if _USER_INFO.match(settings.warehouse):
-        raise Invalid("warehouse holds a user and a password: leave them out, and give them to the environment")
+    for name, place in (("warehouse", settings.warehouse), ("journal.url", settings.journal.url)):
+        if _USER_INFO.match(place):
+            raise Invalid(f"{name} holds a user and a password: leave them out, and give them to the environment")
     if is_loopback(settings.host) or settings.insecure:
         return
     lacking = [name for name, value in (("tls.cert", settings.tls.cert), ("auth", settings.auth)) if not value]

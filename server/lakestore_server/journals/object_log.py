@@ -1,0 +1,686 @@
+"""Objects in a store as a log of messages: `log/<number>`, each written once by a put that never replaces.
+
+- Several puts are in flight. A message is stored once every lower number of its sender is known to be stored.
+- Numbers are removed in blocks of `BLOCK`, in ascending order. Before the first object of a block is removed, the
+  object `closed/<block>` is put, and it stays. A sender asks for it after each put, and a reader after each read. So a
+  server that was paused, and puts a number that was removed, acknowledges nothing, and nobody applies it.
+- Nothing depends on clocks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from lakestore.errors import NewerFormat, NotFound, Unavailable
+from lakestore.rows.ipc import crc32c
+from lakestore_server.journals.object_store import Store, StoreError, check_races
+from lakestore_server.state.commit_record import Unknown
+from lakestore_server.state.judge import ForeignLog
+
+log = logging.getLogger("lakestore.journal")
+IDENTITY = "journal.json"
+FORMAT = 1
+MAGIC, VERSION = 0x4C534F31, 1
+HEADER = struct.Struct("<IIQQII")
+"""An object is a header, the length of each message as u32, and the messages. Header: magic u32 · version u32 ·
+number u64 · sender u64 · messages u32 · crc32c u32 of all but itself."""
+_LENGTH = struct.Struct("<I")
+_CRC_AT = HEADER.size - 4
+INDEX_BITS = 16
+"""A position is the number of an object, and in its last bits the index of a message in it."""
+MESSAGES_MAX = 10_000
+PART_BYTES = 2_000_000
+OBJECT_BYTES = 4_000_000
+"""An object that is being filled is put once it has so many bytes."""
+ROOM_BYTES = 64 << 20
+"""The most bytes of messages that wait or are in flight."""
+BLOCK = 1_024
+PUTS = 8
+"""Puts in flight, with the question that follows each of them."""
+READS = 16
+LOSSES = 8
+"""A sender that loses so many numbers one after the other leaves numbers out, more with each further loss."""
+SKIP_MAX = 64
+AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.05, 2.0
+"""The first pause before a request is repeated, and the longest one."""
+LOOK_SECONDS, LOOK_SECONDS_MAX = 0.02, 0.25
+"""The first pause between looks for the next object, and the longest one. A look costs a request."""
+ASK_SECONDS = 5.0
+"""The pause between questions whether the next number is still in the log, while nothing comes."""
+OPEN_SECONDS = 15.0
+"""The time in which a store must answer at a start."""
+SILENT_SECONDS = 30.0
+"""The longest wait for an answer of a store whose log is read to its end."""
+
+
+def create(store: Store, place: str) -> bool:
+    """Create the journal if there is none; returns whether it is new."""
+    check_races(store, place)
+    text = json.dumps({"format": FORMAT, "id": secrets.token_hex(16)}).encode()
+    try:
+        return store.put_new(IDENTITY, text)
+    except StoreError as error:
+        raise Unavailable(str(error)) from error
+
+
+def object_of(number: int, sender: int, messages: Sequence[bytes]) -> bytes:
+    """The bytes of an object."""
+    lengths = struct.pack(f"<{len(messages)}I", *map(len, messages))
+    head = HEADER.pack(MAGIC, VERSION, number, sender, len(messages), 0)[:_CRC_AT]
+    crc = crc32c(lengths, crc32c(head))
+    for message in messages:
+        crc = crc32c(message, crc)
+    return b"".join((head, _LENGTH.pack(crc), lengths, *messages))
+
+
+def messages_of(number: int, data: bytes) -> list[bytes]:
+    """The messages of an object. The object of a stranger is one message, which the judge finds void."""
+    if len(data) < HEADER.size or HEADER.unpack_from(data)[0] != MAGIC:
+        return [data]
+    _, version, own_number, _, count, crc = HEADER.unpack_from(data)
+    if crc != crc32c(pa.py_buffer(data).slice(HEADER.size), crc32c(data[:_CRC_AT])):
+        raise ForeignLog(f"object {_name(number)} is damaged: its checksum does not fit")
+    if version > VERSION:
+        raise NewerFormat(f"object {_name(number)} is of a newer release (version {version})")
+    if own_number != number:
+        raise ForeignLog(f"object {_name(number)} is a copy of {_name(own_number)}")
+    at = HEADER.size + count * _LENGTH.size
+    messages = []
+    for length in struct.unpack_from(f"<{count}I", data, HEADER.size):
+        messages.append(data[at : at + length])
+        at += length
+    return messages
+
+
+def _sender_of(data: bytes) -> tuple[int, int] | None:
+    """(number, sender) of an object; None for a stranger's."""
+    if len(data) < HEADER.size:
+        return None
+    magic, _, number, sender, _, _ = HEADER.unpack_from(data)
+    return (number, sender) if magic == MAGIC else None
+
+
+def _name(number: int) -> str:
+    return f"log/{number:020}"
+
+
+def _parts(position: int) -> tuple[int, int]:
+    """(number of the object, index in it)."""
+    return position >> INDEX_BITS, position & ((1 << INDEX_BITS) - 1)
+
+
+def _closed(block: int) -> str:
+    return f"closed/{block:020}"
+
+
+class ObjectLog:
+    """`Log` in a store."""
+
+    kind, part_bytes = "object", PART_BYTES
+
+    def __init__(
+        self,
+        store: Store,
+        place: str,
+        *,
+        group_seconds: float = 0.02,
+        keeps_all: bool = False,
+        block: int = BLOCK,
+        races: bool = True,
+    ) -> None:
+        """`place` is the URL, for errors. `keeps_all`: nothing is removed. `races`: a first start checks the store
+        by `check_races`."""
+        self._keeps_all = keeps_all
+        self._objects = _Objects(store, place, block)
+        self._place, self._group_seconds, self._races = place, group_seconds, races
+        self._sender: _Sender | None = None
+        self._making = threading.Lock()
+        self._reader = _Reader(self._objects, self._own, self.confirm)
+        self._is_swept = False
+        """Whether the last closed block has no objects any more."""
+
+    def open(self, known: str) -> str:
+        """Check the store at the first start on it, and return the journal's id."""
+        identity = self._identity()
+        if not identity:
+            raise NotFound(f"there is no journal at {self._place}: create it by lakestore init-journal")
+        if known and identity != known:
+            raise ForeignLog(
+                f"the journal at {self._place} was created again (its id is {identity}, not {known}): name the journal"
+                " that this data folder follows, or an empty folder"
+            )
+        if not known and self._races:
+            check_races(self._objects.store, self._place)
+            self._races = False
+        self._objects.known = identity
+        return identity
+
+    def _identity(self) -> str:
+        """The journal's id, also if the store does not answer at once."""
+        deadline = time.monotonic() + OPEN_SECONDS
+        while True:
+            try:
+                return self._objects.identity()
+            except Unavailable:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(LOOK_SECONDS_MAX)
+
+    def confirm(self) -> None:
+        """`ForeignLog` if the journal is gone or was created again."""
+        try:
+            identity = self._objects.identity()
+        except Unavailable as error:
+            log.debug("the journal's identity is not confirmed: %s", error)
+            return
+        if self._objects.known and identity != self._objects.known:
+            what = f"was created again (its id is {identity})" if identity else "is gone"
+            raise ForeignLog(f"the journal at {self._place} {what}")
+
+    def bounds(self) -> tuple[int, int]:
+        """(position of the first message, position of the next one) of what is there."""
+        try:
+            first = self._objects.first_open() * self._objects.block
+            end = self._objects.end(max(first, self._reader.front))
+        except StoreError as error:
+            raise Unavailable(str(error)) from error
+        return first << INDEX_BITS, end << INDEX_BITS
+
+    def read(self, start: int, seconds: float, *, to_end: bool = False) -> Iterator[tuple[int, bytes | None]]:
+        """(position, message) of the messages that are there."""
+        return self._reader.to_end(start) if to_end else self._reader.batch(start, seconds)
+
+    def stop_reading(self) -> None:
+        """Nothing is fetched between reads."""
+
+    def prepare(self) -> None:
+        """Make a sender."""
+        self._sending()
+
+    def _sending(self) -> _Sender:
+        with self._making:
+            if self._sender is None:
+                self._sender = _Sender(self._objects, self._reader, self._group_seconds)
+            return self._sender
+
+    def _own(self, number: int) -> list[bytes] | None:
+        sender = self._sender
+        return None if sender is None else sender.messages(number)
+
+    def send(self, message: bytes, stored: Callable[[int], None]) -> bool:
+        return self._sending().send(message, stored)
+
+    def poll(self, seconds: float) -> None:
+        self._sending().poll(seconds)
+
+    def stop_sending(self) -> None:
+        with self._making:
+            sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.stop()
+
+    def remove_before(self, position: int) -> None:
+        """Remove the whole blocks before a position. The first call also removes the last closed block once more: its
+        removal may be unfinished."""
+        if self._keeps_all:
+            return
+        end = (position >> INDEX_BITS) // self._objects.block
+        try:
+            first = self._objects.first_open()
+            if first and not self._is_swept:
+                self._objects.remove(first - 1)
+            self._is_swept = True
+            for block in range(first, end):
+                self._objects.remove(block)
+        except StoreError as error:
+            raise Unavailable(str(error)) from error
+
+    def close(self) -> None:
+        self.stop_sending()
+        self._reader.close()
+
+
+@dataclass(slots=True)
+class _Objects:
+    """The objects of a journal."""
+
+    store: Store
+    place: str
+    block: int
+    known: str = ""
+    """The journal's id; empty before it was opened."""
+
+    def identity(self) -> str:
+        """The journal's id as it is now; empty without a journal."""
+        try:
+            data = self.store.get(IDENTITY)
+        except StoreError as error:
+            raise Unavailable(f"{error}: do address, bucket and keys fit?") from error
+        if data is None:
+            return ""
+        try:
+            about = json.loads(data)
+            version, identity = int(about["format"]), str(about["id"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ForeignLog(f"{self.place}/{IDENTITY} is not the identity of a journal") from error
+        if version > FORMAT:
+            raise NewerFormat(f"the journal at {self.place} is of a newer release (format {version})")
+        return identity
+
+    def is_closed(self, number: int) -> bool:
+        """Whether the number, and all lower ones, may have been removed by now."""
+        return self.store.has(_closed(number // self.block))
+
+    def first_open(self) -> int:
+        """The first block that is not closed. The closed ones are 0 and all up to it."""
+        return self._first_absent(_closed, 0)
+
+    def end(self, first: int) -> int:
+        """A number from `first` on that has no object, where the number before it has one."""
+        return self._first_absent(_name, first)
+
+    def _first_absent(self, name: Callable[[int], str], low: int) -> int:
+        """A number from `low` on without an object of this name; few questions find it."""
+        step = 1
+        while self.store.has(name(low + step - 1)):
+            low, step = low + step, step * 2
+        high = low + step - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self.store.has(name(middle)):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def remove(self, block: int) -> None:
+        """Close a block, whose lower ones are closed, and remove its objects."""
+        if not self.store.put_new(_closed(block), b"") and not self.store.has(_closed(block)):
+            raise StoreError(f"block {block} of {self.place} could not be closed")
+        names = [_name(number) for number in range(block * self.block, (block + 1) * self.block)]
+        self.store.remove(names)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A message, and the one who waits for its position."""
+
+    data: bytes
+    stored: Callable[[int], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """The messages of one object on their way."""
+
+    number: int
+    waiting: list[_Waiting]
+    is_over: bool = False
+    """Whether it is known what became of the object."""
+    is_ours: bool = False
+    """The object at the number is this one, and its block was open after it was put."""
+
+
+class _Sender:
+    """Sends until its first failure. Its threads end with it."""
+
+    def __init__(self, objects: _Objects, reader: _Reader, group_seconds: float) -> None:
+        self._objects, self._reader, self._group_seconds = objects, reader, group_seconds
+        self._id = secrets.randbits(63) + 1
+        self._lock = threading.Lock()
+        self._due, self._told = threading.Condition(self._lock), threading.Condition(self._lock)
+        """Something to put, for the threads; something to tell, for `poll`."""
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = self._bytes = 0
+        """Bytes of the messages that wait, and of all whose outcome is not told."""
+        self._began_at = 0.0
+        """The time of the first message that waits."""
+        self._flights: deque[_Flight] = deque()
+        """Objects on their way, by number."""
+        self._next = 0
+        """The lowest number that was not tried."""
+        self._losses = 0
+        """Numbers in a row that other servers have taken."""
+        self._own: dict[int, list[bytes]] = {}
+        """Messages of this server that are stored and were not read yet, so nobody fetches them."""
+        self._answers: deque[tuple[Callable[[int], None], int]] = deque()
+        self._threads = self._idle = 0
+        self._unknown: Unknown | None = None
+        self._is_over = False
+
+    def send(self, message: bytes, stored: Callable[[int], None]) -> bool:
+        with self._lock:
+            if self._bytes and self._bytes + len(message) > ROOM_BYTES:
+                return False
+            if not self._waiting:
+                self._began_at = time.monotonic()
+            self._waiting.append(_Waiting(message, stored))
+            self._waiting_bytes += len(message)
+            self._bytes += len(message)
+            if len(self._waiting) == 1 or self._is_full():
+                self._wake()
+        return True
+
+    def _wake(self) -> None:
+        """Let one more thread look whether there is something to put."""
+        if not self._idle and self._threads < PUTS:
+            self._threads += 1
+            threading.Thread(target=self._work, name="journal-puts", daemon=True).start()
+        self._due.notify()
+
+    def _is_full(self) -> bool:
+        return self._waiting_bytes >= OBJECT_BYTES or len(self._waiting) >= MESSAGES_MAX
+
+    def poll(self, seconds: float) -> None:
+        with self._lock:
+            if seconds and not self._answers and self._unknown is None:
+                self._told.wait_for(lambda: bool(self._answers) or self._unknown is not None, seconds)
+            answers, self._answers = self._answers, deque()
+            unknown = self._unknown
+        for stored, position in answers:
+            stored(position)
+        if unknown is not None:
+            raise unknown
+
+    def messages(self, number: int) -> list[bytes] | None:
+        """The messages of an object that this sender has stored; forgets the objects before it."""
+        with self._lock:
+            for earlier in [each for each in self._own if each < number]:
+                del self._own[earlier]
+            return self._own.get(number)
+
+    def stop(self) -> None:
+        with self._lock:
+            self._is_over = True
+            self._due.notify_all()
+
+    # The threads that put.
+
+    def _work(self) -> None:
+        try:
+            while (flight := self._take()) is not None:
+                is_ours = self._put(flight)
+                if is_ours is not None:
+                    self._land(flight, is_ours=is_ours)
+        except Exception as error:  # the boundary of the thread: nothing may be acknowledged after it
+            self._fail(f"the object store's client failed: {error!r}")
+            raise
+
+    def _take(self) -> _Flight | None:
+        """The next object to put, once there is one; None at the end."""
+        with self._lock:
+            while not (self._is_over or self._unknown):
+                wait = self._wait()
+                if wait is not None and wait <= 0:
+                    return self._fill()
+                self._idle += 1
+                self._due.wait(wait)
+                self._idle -= 1
+            return None
+
+    def _wait(self) -> float | None:
+        """Seconds until the messages that wait should be put; None until something changes."""
+        is_lost = any(flight.is_over and not flight.is_ours for flight in self._flights)
+        if not self._waiting or is_lost:
+            return None
+        if not self._flights or self._is_full():
+            return 0.0
+        return self._began_at + self._group_seconds - time.monotonic()
+
+    def _fill(self) -> _Flight:
+        messages: list[_Waiting] = []
+        room = OBJECT_BYTES
+        while self._waiting and room > 0 and len(messages) < MESSAGES_MAX:
+            messages.append(self._waiting.popleft())
+            room -= len(messages[-1].data)
+            self._waiting_bytes -= len(messages[-1].data)
+        skipped = 0
+        if self._losses >= LOSSES:  # a busy leader takes every number before a message of this server comes there
+            skipped = min(1 << (self._losses - LOSSES), SKIP_MAX)
+        flight = _Flight(max(self._next, self._reader.front) + skipped, messages)
+        self._next = flight.number + 1
+        self._flights.append(flight)
+        if self._waiting:
+            self._began_at = time.monotonic()
+            self._wake()
+        return flight
+
+    def _put(self, flight: _Flight) -> bool | None:
+        """Put an object until it is known whether it is at its number; None if this sender ends before."""
+        data = object_of(flight.number, self._id, [each.data for each in flight.waiting])
+        pause = AGAIN_SECONDS
+        while True:
+            try:
+                is_ours = self._is_put(flight.number, data)
+                if self._objects.is_closed(flight.number):
+                    self._void(flight.number)
+                    return None
+                if is_ours is not None:
+                    return is_ours
+            except StoreError as error:
+                log.log(logging.WARNING if pause == AGAIN_SECONDS else logging.DEBUG, "a put is repeated: %s", error)
+            time.sleep(pause)
+            if self._is_over or self._unknown is not None:
+                return None
+            pause = min(pause * 2, AGAIN_SECONDS_MAX)
+
+    def _is_put(self, number: int, data: bytes) -> bool | None:
+        """Whether the object at a number is this one; None if there is none, so the put must be repeated."""
+        store = self._objects.store
+        if store.put_new(_name(number), data):
+            return True
+        there = store.get(_name(number))
+        return None if there is None else _sender_of(there) == (number, self._id)
+
+    def _void(self, number: int) -> None:
+        """The number was removed, so nobody knows whether an earlier put of this object was read by others."""
+        self._fail(f"the objects up to number {number} were removed while this server put one: another server leads")
+        try:
+            there = self._objects.store.get(_name(number))
+            if there is not None and _sender_of(there) == (number, self._id):
+                self._objects.store.remove([_name(number)])
+        except StoreError as error:
+            log.debug("a void object stays: %s", error)
+
+    def _land(self, flight: _Flight, *, is_ours: bool) -> None:
+        """Answer for the objects whose lower ones are known. After a loss, send all that follows once more."""
+        with self._lock:
+            flight.is_over, flight.is_ours = True, is_ours
+            self._losses = 0 if is_ours else self._losses + 1
+            self._reader.hurry()
+            while self._flights and self._flights[0].is_ours:
+                self._answer(self._flights.popleft())
+            if self._flights and all(each.is_over for each in self._flights):
+                self._send_again()
+            self._told.notify_all()
+
+    def _answer(self, flight: _Flight) -> None:
+        self._own[flight.number] = [each.data for each in flight.waiting]
+        for index, each in enumerate(flight.waiting):
+            self._bytes -= len(each.data)
+            self._answers.append((each.stored, (flight.number << INDEX_BITS) + index))
+
+    def _send_again(self) -> None:
+        """Let the messages from the first lost number on wait once more. Those that are stored at a higher number are
+        void, because the messages before them are missing there."""
+        for flight in reversed(self._flights):
+            self._waiting.extendleft(reversed(flight.waiting))
+            self._waiting_bytes += sum(len(each.data) for each in flight.waiting)
+        self._flights.clear()
+        self._began_at = 0.0
+
+    def _fail(self, text: str) -> None:
+        with self._lock:
+            self._unknown = self._unknown or Unknown(text)
+            self._due.notify_all()
+            self._told.notify_all()
+
+
+@dataclass(eq=False)
+class _Reader:
+    """Reads objects in the order of their numbers, for one thread at a time."""
+
+    objects: _Objects
+    own: Callable[[int], list[bytes] | None]
+    """The messages of an object of this server that is stored and not read yet."""
+    confirm: Callable[[], None]
+    front: int = 0
+    """The lowest number that was not seen."""
+    _window: int = 1
+    """Objects that are fetched at once."""
+    _fetched: dict[int, list[bytes]] = field(default_factory=dict)
+    """Objects whose block was open after they were fetched, and that may not be read to their end."""
+    _pool: ThreadPoolExecutor | None = None
+    _look_at: float = 0.0
+    _pause: float = LOOK_SECONDS
+    _ask_at: float = 0.0
+
+    def hurry(self) -> None:
+        """Something was stored, so the next look need not wait."""
+        self._look_at = 0.0
+
+    def batch(self, start: int, seconds: float) -> Iterator[tuple[int, bytes | None]]:
+        """The messages that are there; waits for the first one."""
+        deadline = time.monotonic() + seconds
+        while True:
+            now = time.monotonic()
+            if self._is_there(start) or now >= self._look_at:
+                try:
+                    if batch := self._messages(start):
+                        yield from batch
+                        return
+                    self._rest(start)
+                except StoreError as error:
+                    log.debug("the journal's reader continues after an error: %s", error)
+                    self._look_at = time.monotonic() + LOOK_SECONDS_MAX
+            now = time.monotonic()
+            if now >= deadline:
+                return
+            time.sleep(max(min(self._look_at, deadline) - now, 0.001))
+
+    def to_end(self, start: int) -> Iterator[tuple[int, bytes | None]]:
+        """All messages up to the first number without an object."""
+        answered_at = time.monotonic()
+        while True:
+            try:
+                batch = self._messages(start)
+                if not batch:
+                    self._check_open(start)
+                    return
+                answered_at = time.monotonic()
+            except StoreError as error:
+                if time.monotonic() - answered_at > SILENT_SECONDS:
+                    raise Unavailable(str(error)) from error
+                time.sleep(LOOK_SECONDS_MAX)
+                continue
+            yield from batch
+            start = batch[-1][0] + 1
+
+    def _is_there(self, start: int) -> bool:
+        """Whether the message at a position needs no look."""
+        number, index = _parts(start)
+        if index and index >= len(self._fetched.get(number, ())):
+            number += 1
+        return number in self._fetched or self.own(number) is not None
+
+    def _rest(self, start: int) -> None:
+        """Nothing is there: look again after a pause, which grows. Now and then ask whether there ever will be."""
+        now = time.monotonic()
+        self._look_at, self._pause = now + self._pause, min(self._pause * 1.5, LOOK_SECONDS_MAX)
+        if now >= self._ask_at:
+            self._ask_at = now + ASK_SECONDS
+            self._check_open(start)
+
+    def _check_open(self, start: int) -> None:
+        """`ForeignLog` if the position was removed or the journal was created again."""
+        if self.objects.is_closed(start >> INDEX_BITS):
+            raise _gone(start, self.objects.place)
+        self.confirm()
+
+    def _messages(self, start: int) -> list[tuple[int, bytes | None]]:
+        """The messages from a position on, of the objects that one round fetches. A position may be the end of an
+        object."""
+        number, index = _parts(start)
+        for earlier in [each for each in self._fetched if each < number]:
+            del self._fetched[earlier]
+        batch: list[tuple[int, bytes | None]] = []
+        if index:
+            messages = self._object(number)
+            if messages is None:
+                raise _gone(start, self.objects.place)
+            batch += self._from(number, index, messages)
+            number += 1
+        while not batch:  # an object may be without messages
+            messages = self._object(number)
+            if messages is None:
+                return []
+            batch += self._from(number, 0, messages)
+            number += 1
+        while (messages := self._fetched.get(number)) is not None:
+            batch += self._from(number, 0, messages)
+            number += 1
+        return batch
+
+    @staticmethod
+    def _from(number: int, index: int, messages: Sequence[bytes]) -> Iterator[tuple[int, bytes | None]]:
+        for at in range(index, len(messages)):
+            yield (number << INDEX_BITS) + at, messages[at]
+
+    def _object(self, number: int) -> list[bytes] | None:
+        """The messages of an object; None if there is none yet."""
+        if (messages := self._fetched.get(number)) is not None:
+            return messages
+        if (messages := self.own(number)) is not None:
+            self._fetched[number] = messages
+            self.front = max(self.front, number + 1)
+        else:
+            self._fetch(number)
+        if number in self._fetched:
+            self._pause = LOOK_SECONDS
+            self._look_at = 0.0
+        return self._fetched.get(number)
+
+    def _fetch(self, first: int) -> None:
+        """Fetch the objects from a number on that are there, and ask whether they had been removed."""
+        numbers = range(first, first + self._window)
+        objects = list[bytes]()
+        for data in self._answers([_name(number) for number in numbers]):
+            if data is None:
+                break
+            objects.append(data)
+        self._window = min(2 * self._window, READS) if len(objects) == self._window else max(len(objects), 1)
+        if not objects:
+            return
+        if self.objects.is_closed(first):
+            raise _gone(first << INDEX_BITS, self.objects.place)
+        for number, data in zip(numbers, objects, strict=False):
+            self._fetched[number] = messages_of(number, data)
+            self.front = max(self.front, number + 1)
+
+    def _answers(self, names: Sequence[str]) -> Iterator[bytes | None]:
+        if len(names) == 1:
+            return iter([self.objects.store.get(names[0])])
+        self._pool = self._pool or ThreadPoolExecutor(READS, thread_name_prefix="journal-reads")
+        return self._pool.map(self.objects.store.get, names)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _gone(position: int, place: str) -> ForeignLog:
+    return ForeignLog(
+        f"position {position} is not in the journal at {place} any more: start with the checkpoint of another server,"
+        " on an empty data folder"
+    )

@@ -1,0 +1,180 @@
+"""Objects by name in an object store: puts that never replace, and the check that a store keeps this promise.
+
+- A put creates an object or leaves the one that is there. Two puts of one name must not both create it.
+- No request is repeated here: the caller knows whether it may be.
+- `StoreError` says nothing about the outcome: the store may have done what was asked.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+
+from lakestore.errors import Invalid, Unavailable
+from lakestore.release import needs_extra
+
+with needs_extra("server", "a journal in an object store"):
+    import obstore
+    from obstore.exceptions import AlreadyExistsError, BaseError
+    from obstore.store import from_url
+
+log = logging.getLogger("lakestore.journal")
+Answer = TypeVar("Answer")
+SCHEMES = ("s3", "gs", "abfs", "abfss")
+REQUEST_SECONDS, CONNECT_SECONDS = 20.0, 3.0
+CONNECTIONS = 32
+RACES, RACERS = 10, 8
+RACES_MAX = 30
+"""Races in which an answer is lost are repeated, up to this number of all of them."""
+
+
+class StoreError(OSError):
+    """The store refused a request or did not answer. It may have done what was asked."""
+
+
+class Store(Protocol):
+    """Objects by name below one place. Thread-safe. Each method raises `StoreError`."""
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """Create an object; False if there is one of this name, or if the store did not take it for another put."""
+
+    def get(self, name: str) -> bytes | None:
+        """The bytes of an object; None without one."""
+
+    def has(self, name: str) -> bool:
+        """Whether there is an object."""
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove objects. Some of them may be absent."""
+
+
+class ObjectStore:
+    """`Store` in S3, GCS, Azure, or another store that obstore knows."""
+
+    def __init__(self, store: Any, url: str) -> None:
+        self._store, self.url = store, url
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        try:
+            obstore.put(self._store, name, data, mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            return False
+        except (BaseError, OSError) as error:
+            raise self._failure(error) from error
+        return True
+
+    def get(self, name: str) -> bytes | None:
+        return self._answer(lambda: bytes(obstore.get(self._store, name).bytes()))
+
+    def has(self, name: str) -> bool:
+        return self._answer(lambda: obstore.head(self._store, name)) is not None
+
+    def remove(self, names: Sequence[str]) -> None:
+        if not names:
+            return
+        try:
+            obstore.delete(self._store, list(names))
+        except FileNotFoundError:  # some stores refuse to remove what is absent
+            for name in names:
+                self._answer(lambda name=name: obstore.delete(self._store, name))  # type: ignore[misc]
+        except (BaseError, OSError) as error:
+            raise self._failure(error) from error
+
+    def _answer(self, call: Callable[[], Answer]) -> Answer | None:
+        """The answer of a call; None if the object is absent."""
+        try:
+            return call()
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError) as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> StoreError:
+        return StoreError(f"the object store {self.url} did not answer: {_first_line(error)}")
+
+
+def store_of(url: str, options: Collection[str] = ()) -> ObjectStore:
+    """The store at a URL. Keys and endpoint come from the environment, as for the warehouse, or from options."""
+    scheme = url.partition("://")[0]
+    if scheme not in SCHEMES or not url.partition("://")[2]:
+        known = ", ".join(f"{each}://" for each in SCHEMES)
+        raise Invalid(f"journal.url is {url!r}: name a bucket and a prefix as {known}")
+    given = dict(_option(each) for each in options)
+    client: dict[str, Any] = {
+        "timeout": timedelta(seconds=REQUEST_SECONDS),
+        "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+        # options of the client hide the variable, by which obstore itself would know it
+        "allow_http": given.pop("allow_http", os.environ.get("AWS_ALLOW_HTTP", "false")).lower() == "true",
+        "pool_max_idle_per_host": str(CONNECTIONS),
+    }
+    try:
+        store = from_url(
+            url,
+            config=given,
+            client_options=client,
+            retry_config={"max_retries": 0},  # type: ignore[call-overload]
+        )
+    except (BaseError, ValueError, TypeError) as error:
+        raise Invalid(f"journal.url {url} cannot be used: {_first_line(error)}") from error
+    return ObjectStore(store, url)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, is_given, value = text.partition("=")
+    if not is_given or not name:
+        raise Invalid("an entry of journal.options has no `=`: write each as name=value, as in endpoint=https://host")
+    return name, value
+
+
+def check_races(store: Store, place: str) -> None:
+    """`Invalid` if the store lets two puts of one name win: then two servers could acknowledge one number."""
+    run, names, races = secrets.token_hex(8), list[str](), 0
+    with ThreadPoolExecutor(RACERS, thread_name_prefix="races") as racers:
+        while races < RACES:
+            if len(names) == RACES_MAX:
+                raise Unavailable(
+                    f"the object store {place} did not answer often enough: do address, bucket and keys fit?"
+                )
+            names.append(f"races/{run}/{len(names):02}")
+            races += _race(store, place, names[-1], racers)
+    try:
+        store.remove(names)
+    except StoreError as error:
+        log.warning("objects of a trial stay in %s/races: %s", place, error)
+
+
+def _race(store: Store, place: str, name: str, racers: ThreadPoolExecutor) -> bool:
+    """Whether one put of a name won. False if an answer was lost, so nobody knows."""
+    start = threading.Barrier(RACERS)
+
+    def race(racer: int) -> bool | None:
+        start.wait()
+        try:
+            return store.put_new(name, f"racer {racer}".encode())
+        except StoreError as error:
+            log.debug("a put of a race has no answer: %s", error)
+            return None
+
+    answers = list(racers.map(race, range(RACERS)))
+    winners = [racer for racer, is_first in enumerate(answers) if is_first]
+    try:
+        winner = store.get(name)
+    except StoreError as error:
+        log.debug("the winner of a race is not known: %s", error)
+        winner = None
+    if len(winners) > 1 or (winners and winner not in (None, f"racer {winners[0]}".encode())):
+        raise Invalid(
+            f"{place} cannot hold a journal: of {RACERS} puts of one new object, each with `If-None-Match: *`,"
+            f" {max(len(winners), 2)} won; take a store in which one wins"
+        )
+    return bool(winners) and winner is not None

@@ -1,0 +1,101 @@
+"""S3Proxy by its Maven coordinates: an S3 server in a process of its own, made by others.
+
+It keeps the promise of `If-None-Match: *` with both of its backends, memory and a folder. It asks for no keys.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.error import HTTPError
+
+from jepsen.system.jvm import SHORT_LIVED
+from lakestore.java import java
+from lakestore_demo.ivy import fetch
+from lakestore_demo.processes import free_ports
+
+VERSION = "4.0.0"
+_FIRST = "jackson-annotations"
+"""A dependency that must stand first in the class path: another jar has an older copy of it."""
+_ARTIFACTS = (f"org.gaul:s3proxy:{VERSION}", f"com.fasterxml.jackson.core:{_FIRST}:2.21")
+START_SECONDS = 60.0
+
+
+class S3ProxyProcess:
+    """The server, with one bucket. A context manager."""
+
+    def __init__(
+        self, folder: Path, *, bucket: str = "lakestore", stores_files: bool = False, memory: str = "1g"
+    ) -> None:
+        """`stores_files`: objects are files below the folder, not in memory."""
+        (port,) = free_ports(1)
+        self.address, self.bucket = f"127.0.0.1:{port}", bucket
+        (folder / "objects").mkdir(parents=True)
+        configuration = folder / "s3proxy.properties"
+        settings = {
+            "s3proxy.authorization": "none",
+            "s3proxy.endpoint": f"http://{self.address}",
+            "jclouds.provider": "filesystem" if stores_files else "transient",
+            "jclouds.filesystem.basedir": folder / "objects",
+            "jclouds.identity": "nobody",
+            "jclouds.credential": "nothing",
+        }
+        configuration.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        jars = fetch("s3proxy", VERSION, _ARTIFACTS)
+        (first,) = jars.glob(f"{_FIRST}-2.21.jar")
+        command = [java(), f"-Xmx{memory}", *SHORT_LIVED, "-cp", f"{first}:{jars}/*", "org.gaul.s3proxy.Main"]
+        with (folder / "s3proxy.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, "--properties", str(configuration)], stdout=log, stderr=subprocess.STDOUT
+            )
+        try:
+            self._await_bucket()
+        except BaseException:
+            self.close()
+            raise
+
+    def _await_bucket(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            with suppress(OSError):
+                try:
+                    ask = urllib.request.Request(f"http://{self.address}/{self.bucket}", method="PUT")
+                    urllib.request.urlopen(ask, timeout=5.0).close()
+                except HTTPError as error:
+                    raise AssertionError(f"S3Proxy makes no bucket: {error}") from error
+                return
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError("S3Proxy does not start")
+            time.sleep(0.1)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which servers find it."""
+        return environment_of(self.address)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+
+def environment_of(address: str) -> dict[str, str]:
+    """The variables for an S3 server at an address, or for a proxy before it."""
+    return {
+        "AWS_ENDPOINT_URL": f"http://{address}",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "nobody",
+        "AWS_SECRET_ACCESS_KEY": "nothing",  # S3Proxy asks for none
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }

@@ -1,0 +1,404 @@
+"""A log of objects on a store in memory: order, groups, lost answers, numbers that others take, and removal."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from obstore.store import MemoryStore
+
+from lakestore.errors import Invalid, NewerFormat, NotFound, Unavailable
+from lakestore_server.journals import object_log, object_store
+from lakestore_server.journals.object_log import INDEX_BITS, ObjectLog, create, messages_of, object_of
+from lakestore_server.journals.object_store import ObjectStore, StoreError, check_races, store_of
+from lakestore_server.state.commit_record import Unknown
+from lakestore_server.state.judge import ForeignLog
+from tests.support.waiting import until
+
+PLACE = "s3://bucket/journal"
+
+
+class Shop(ObjectStore):
+    """A store in memory in which a test can make one request go wrong."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore(), PLACE)
+        self.before: Callable[[str, str], None] = lambda method, name: None
+        """Called before a request; it may raise."""
+        self.after: Callable[[str, str], None] = lambda method, name: None
+        self.requests: list[tuple[str, str]] = []
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        return bool(self._watched("put", name, lambda: super(Shop, self).put_new(name, data)))
+
+    def get(self, name: str) -> bytes | None:
+        answer: bytes | None = self._watched("get", name, lambda: super(Shop, self).get(name))
+        return answer
+
+    def has(self, name: str) -> bool:
+        return bool(self._watched("has", name, lambda: super(Shop, self).has(name)))
+
+    def _watched(self, method: str, name: str, work: Callable[[], Any]) -> Any:
+        self.requests.append((method, name))
+        self.before(method, name)
+        answer = work()
+        self.after(method, name)
+        return answer
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Shop:
+    monkeypatch.setattr(object_log, "AGAIN_SECONDS", 0.005)
+    shop = Shop()
+    assert create(shop, PLACE)
+    return shop
+
+
+@pytest.fixture
+def opened(store: Shop) -> Iterator[Callable[..., ObjectLog]]:
+    logs: list[ObjectLog] = []
+
+    def made(**options: Any) -> ObjectLog:
+        log = ObjectLog(store, PLACE, races=False, **options)
+        log.open("")
+        list(log.read(0, 0.0, to_end=True))
+        logs.append(log)
+        return log
+
+    yield made
+    for log in logs:
+        log.close()
+
+
+def send(log: ObjectLog, *messages: bytes) -> list[int]:
+    """Send messages, and return the list that gets their positions."""
+    positions: list[int] = []
+    for message in messages:
+        assert log.send(message, positions.append)
+    return positions
+
+
+def sent(log: ObjectLog, *messages: bytes) -> list[int]:
+    """The positions of messages, once all are stored."""
+    positions = send(log, *messages)
+    await_stored(log, positions, len(messages))
+    return positions
+
+
+def await_stored(log: ObjectLog, positions: Sequence[int], count: int) -> None:
+    def are_stored() -> bool:
+        log.poll(0.02)
+        return len(positions) >= count
+
+    until(are_stored, "messages")
+
+
+def content(log: ObjectLog, start: int = 0) -> list[bytes | None]:
+    return [data for _, data in log.read(start, 0.0, to_end=True)]
+
+
+def at(number: int, index: int = 0) -> int:
+    return (number << INDEX_BITS) + index
+
+
+def name(number: int) -> str:
+    return f"log/{number:020}"
+
+
+def fail(store: Shop, method: str, start: str, times: int = 1) -> None:
+    """Lose the answers of the next requests."""
+    left = [times]
+
+    def after(done: str, of: str) -> None:
+        if done == method and of.startswith(start) and left[0]:
+            left[0] -= 1
+            raise StoreError("the answer is lost")
+
+    store.after = after
+
+
+def test_messages_come_back_in_order_at_every_end(opened: Callable[..., ObjectLog]) -> None:
+    one, other = opened(), opened()
+    texts = [b"%d" % number * (number + 1) for number in range(40)]
+    positions = sent(one, *texts)
+    assert positions == sorted(positions)
+    assert content(one) == content(other) == texts
+    half = positions[20]
+    assert content(other, half) == texts[20:]
+    assert [each for each, _ in other.read(half + 1, 0.0)] == positions[21:]
+    assert content(other, positions[-1] + 1) == []
+
+
+def test_messages_share_an_object_while_another_one_is_on_its_way(
+    store: Shop, opened: Callable[..., ObjectLog]
+) -> None:
+    log, go_on = opened(group_seconds=10.0), threading.Event()
+    store.before = lambda method, _: go_on.wait(10.0) if method == "put" else None  # type: ignore[assignment]
+    positions = send(log, b"first")
+    until(lambda: any(request == ("put", name(0)) for request in store.requests), "the first put")
+    positions = send(log, *[b"%d" % number for number in range(100)])
+    go_on.set()
+    await_stored(log, positions, 100)
+    assert {position >> INDEX_BITS for position in positions} == {1}
+    assert [position & 0xFFFF for position in positions] == list(range(100))
+
+
+def test_an_answer_that_is_lost_leaves_one_message(store: Shop, opened: Callable[..., ObjectLog]) -> None:
+    log = opened()
+    fail(store, "put", "log/", times=3)
+    assert sent(log, b"a") == [at(0)]
+    fail(store, "has", "closed/", times=3)
+    assert sent(log, b"b") == [at(1)]
+    assert content(log) == [b"a", b"b"]
+
+
+def test_equal_bytes_of_another_server_are_not_its_own(store: Shop, opened: Callable[..., ObjectLog]) -> None:
+    one, other = opened(), opened()
+    assert sent(one, b"same") == [at(0)]
+    assert sent(other, b"same") == [at(1)]
+    assert content(opened()) == [b"same", b"same"]
+
+
+def test_messages_after_a_lost_number_are_sent_once_more(store: Shop, opened: Callable[..., ObjectLog]) -> None:
+    log, go_on = opened(group_seconds=0.0), threading.Event()
+
+    def before(method: str, of: str) -> None:
+        if (method, of) == ("put", name(0)):
+            go_on.wait(10.0)
+
+    store.before = before
+    positions = send(log, b"1")
+    until(lambda: ("put", name(0)) in store.requests, "the first put")
+    send_later = send(log, b"2")
+    until(lambda: ("has", f"closed/{0:020}") in store.requests[2:] and ("put", name(1)) in store.requests, "the second")
+    store.before = lambda method, of: None
+    assert store.put_new(name(0), object_of(0, 7, [b"another server's"]))
+    go_on.set()
+    await_stored(log, positions, 1)
+    await_stored(log, send_later, 1)
+    assert positions[0] < send_later[0]
+    assert content(opened()) == [b"another server's", b"2", b"1", b"2"]
+    assert [data for _, data in log.read(positions[0], 0.0)] == [b"1", b"2"]
+
+
+def test_nothing_is_stored_before_the_lower_number_is(store: Shop, opened: Callable[..., ObjectLog]) -> None:
+    log, go_on = opened(group_seconds=0.0), threading.Event()
+
+    def before(method: str, of: str) -> None:
+        if (method, of) == ("put", name(0)):
+            go_on.wait(10.0)
+
+    store.before = before
+    first = send(log, b"1")
+    until(lambda: ("put", name(0)) in store.requests, "the first put")
+    second = send(log, b"2")
+    until(lambda: ("put", name(1)) in store.requests and store.requests[-1][0] == "has", "the second put")
+    log.poll(0.1)
+    assert (first, second) == ([], [])
+    assert list(log.read(0, 0.05)) == []
+    go_on.set()
+    await_stored(log, second, 1)
+    assert (first, second) == ([at(0)], [at(1)])
+
+
+def test_a_put_of_a_removed_number_is_unknown_for_good(store: Shop, opened: Callable[..., ObjectLog]) -> None:
+    paused, leader = opened(block=4), opened(block=4)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def before(method: str, of: str) -> None:
+        if (method, of) == ("put", name(0)) and threading.current_thread().name == "journal-puts":
+            if not reached.is_set():
+                reached.set()
+                go_on.wait(10.0)
+
+    store.before = before
+    positions = send(paused, b"of the paused server")
+    reached.wait(10.0)
+    for number in range(9):
+        sent(leader, b"%d" % number)
+    leader.remove_before(at(8))
+    assert store.get(name(0)) is None
+    go_on.set()
+    for _ in range(2):
+        with pytest.raises(Unknown, match="were removed"):
+            await_stored(paused, positions, 1)
+    assert positions == []
+    until(lambda: store.get(name(0)) is None, "the end of the void object")
+    with pytest.raises(ForeignLog, match="not in the journal"):
+        content(paused)
+    paused.stop_sending()
+    assert content(leader, at(8)) == [b"8"]
+    assert sent(leader, b"9") == [at(9)]
+
+
+def test_who_reads_an_object_of_a_removed_number_refuses_it(store: Shop, opened: Callable[..., ObjectLog]) -> None:
+    log = opened(block=2)
+    for number in range(5):
+        sent(log, b"%d" % number)
+    log.remove_before(at(4))
+    assert store.put_new(name(1), object_of(1, 7, [b"void"]))
+    for start in (at(0), at(1), at(3, 1)):
+        behind = ObjectLog(store, PLACE, races=False, block=2)
+        with pytest.raises(ForeignLog, match="start with the checkpoint of another server"):
+            list(behind.read(start, 0.0))
+        assert content(behind, at(4)) == [b"4"]
+        behind.close()
+
+
+def test_whole_blocks_are_closed_in_order_before_they_are_removed(
+    store: Shop, opened: Callable[..., ObjectLog]
+) -> None:
+    log = opened(block=2)
+    for number in range(9):
+        sent(log, b"%d" % number)
+    opened(block=2, keeps_all=True).remove_before(at(8))
+    log.remove_before(at(3, 1))
+    assert [store.get(name(number)) is None for number in range(4)] == [True, True, False, False]
+    store.requests.clear()
+    log.remove_before(at(8))
+    log.remove_before(at(8))
+    closed = [of for method, of in store.requests if method == "put"]
+    assert closed == [f"closed/{block:020}" for block in (1, 2, 3)]
+    assert content(log, at(8)) == [b"8"]
+
+
+def test_an_unfinished_removal_is_finished_by_the_next_server(store: Shop, opened: Callable[..., ObjectLog]) -> None:
+    log = opened(block=2)
+    for number in range(5):
+        sent(log, b"%d" % number)
+    assert store.put_new(f"closed/{0:020}", b"")
+    opened_again = ObjectLog(store, PLACE, races=False, block=2)
+    opened_again.remove_before(at(0))
+    assert [store.get(name(number)) is None for number in range(3)] == [True, True, False]
+
+
+def test_the_first_open_block_is_found_by_few_questions(store: Shop) -> None:
+    log = ObjectLog(store, PLACE, races=False, block=2)
+    objects = log._objects
+    for count in range(40):
+        assert objects.first_open() == count
+        assert store.put_new(f"closed/{count:020}", b"")
+    store.requests.clear()
+    assert objects.first_open() == 40
+    assert len(store.requests) < 16
+    assert log.bounds() == (at(80), at(80))
+    for number in range(80, 91):
+        assert log.bounds() == (at(80), at(number))
+        assert store.put_new(name(number), object_of(number, 1, []))
+
+
+def test_damage_and_newer_formats_are_refused(store: Shop, opened: Callable[..., ObjectLog]) -> None:
+    whole = object_of(0, 1, [b"message", b""])
+    assert messages_of(0, whole) == [b"message", b""]
+    for place in range(4, len(whole)):
+        harmed = bytearray(whole)
+        harmed[place] ^= 1
+        with pytest.raises((ForeignLog, NewerFormat)):
+            messages_of(0, bytes(harmed))
+    with pytest.raises(ForeignLog, match="is a copy of"):
+        messages_of(1, whole)
+    log = opened()
+    assert store.put_new(name(0), b"a stranger's")
+    assert store.put_new(name(1), b"")
+    assert content(log) == [b"a stranger's", b""]
+
+
+def test_the_identity_tells_journals_apart(store: Shop) -> None:
+    log = ObjectLog(store, PLACE, races=False)
+    identity = log.open("")
+    assert log.open(identity) == identity
+    assert not create(store, PLACE)
+    log.confirm()
+    with pytest.raises(ForeignLog, match="was created again"):
+        log.open("another")
+    store.remove(["journal.json"])
+    with pytest.raises(NotFound, match="lakestore init-journal"):
+        log.open("")
+    with pytest.raises(ForeignLog, match="is gone"):
+        log.confirm()
+    assert create(store, PLACE)
+    with pytest.raises(ForeignLog, match="was created again"):
+        log.confirm()
+
+    def before(method: str, of: str) -> None:
+        raise StoreError("no answer")
+
+    store.before = before
+    log.confirm()
+    with pytest.raises(Unavailable, match="do address, bucket and keys fit"):
+        create(store, PLACE)
+    with pytest.raises(Unavailable, match="do address, bucket and keys fit"):
+        log._objects.identity()
+
+
+class Generous(Shop):
+    """A store that looks before it puts, as some do."""
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        is_new = self.get(name) is None
+        if is_new:
+            self.both.wait(10.0)
+            self.content[name] = data
+        return is_new
+
+    def get(self, name: str) -> bytes | None:
+        return self.content.get(name)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both, self.content = threading.Barrier(object_store.RACERS), dict[str, bytes]()
+
+
+def test_a_store_that_lets_two_puts_win_is_refused_at_the_first_start(store: Shop) -> None:
+    check_races(store, PLACE)
+    with pytest.raises(Invalid, match=f"{object_store.RACERS} won; take a store in which one wins"):
+        create(Generous(), PLACE)
+    generous = Generous()
+    generous.content["journal.json"] = b'{"format": 1, "id": "x"}'
+    log = ObjectLog(generous, PLACE)
+    with pytest.raises(Invalid, match="cannot hold a journal"):
+        log.open("")
+    assert ObjectLog(generous, PLACE).open("x") == "x", "a server that knows the journal has checked its store"
+
+
+@pytest.mark.parametrize("url", ["", "s3://", "file:///tmp/x", "http://host/bucket", "bucket/prefix"])
+def test_what_is_no_bucket_is_refused(url: str) -> None:
+    with pytest.raises(Invalid, match="name a bucket and a prefix"):
+        store_of(url)
+
+
+def test_options_name_the_bucket_s_address() -> None:
+    with pytest.raises(Invalid, match="write each as name=value"):
+        store_of("s3://bucket/a b", ["endpoint"])
+    with pytest.raises(Invalid, match="cannot be used"):
+        store_of("s3://bucket/a b", ["no_such_option=1"])
+    assert store_of("s3://bucket/a b", ["endpoint=http://localhost:1", "allow_http=true"]).url == "s3://bucket/a b"
+
+
+def test_there_is_room_for_so_many_bytes(store: Shop, opened: Callable[..., ObjectLog]) -> None:
+    log, go_on = opened(), threading.Event()
+    store.before = lambda method, _: go_on.wait(10.0) if method == "put" else None  # type: ignore[assignment]
+    positions: list[int] = []
+    count = 0
+    while log.send(b"x" * (4 << 20), positions.append):
+        count += 1
+    assert count == object_log.ROOM_BYTES // (4 << 20)
+    go_on.set()
+    await_stored(log, positions, count)
+    assert log.send(b"x", positions.append)
+
+
+def test_nothing_is_told_of_messages_from_before_the_end_of_sending(
+    store: Shop, opened: Callable[..., ObjectLog]
+) -> None:
+    log = opened()
+    fail(store, "put", "log/", times=1000)
+    positions = send(log, b"lost?")
+    until(lambda: store.get(name(0)) is not None, "the object")
+    log.stop_sending()
+    store.after = lambda method, of: None
+    assert sent(log, b"next") == [at(1)]
+    assert positions == []
+    assert content(log) == [b"lost?", b"next"]
