@@ -46,7 +46,7 @@ class Bridges:
     def __init__(self, nursery: Nursery, folder: Path, server: str, rows: int = 40) -> None:
         """`rows`: the most of one commit."""
         self._nursery, self._folder, self._server = nursery, folder, server
-        self.broker = KafkaProcess(folder / "kafka")
+        self.broker = KafkaProcess(folder / "kafka", nursery=nursery)
         topics = Topics(self.broker.address)
         for topic, partitions in TOPICS.items():
             topics.make(topic, partitions)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from jepsen.system.jvm import SHORT_LIVED
+from jepsen.system.processes import Nursery
 from jepsen.topics import QUIET, READ_SECONDS
 from lakestore_demo.broker import START_SECONDS, Broker
+from lakestore_demo.processes import Process
 
 Sent = tuple[bytes | None, bytes | None]
 """Key and value."""
@@ -109,13 +113,28 @@ class Topics:
             time.sleep(0.02)
 
 
+class _NurseryProcess(Process):
+    """A process that ends with a nursery, and with this process, however it ends."""
+
+    def __init__(self, nursery: Nursery, command: Sequence[str], log: Path) -> None:
+        self._nursery = nursery
+        super().__init__("Kafka broker", command, log)
+
+    def _spawned(self, command: Sequence[str], out: IO[bytes], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        return self._nursery.spawn(command, stdout=out, stderr=out, environment=variables)
+
+
 class KafkaProcess(Broker):
     """A broker for tests: sessions end soon, retention is quick, records may be large. `sync_every_message` makes each
-    append durable before its answer."""
+    append durable before its answer. With a nursery it ends with that, also if this process is killed."""
 
-    def __init__(self, folder: Path, *, sync_every_message: bool = False) -> None:
-        self._sync_every_message = sync_every_message
+    def __init__(self, folder: Path, *, sync_every_message: bool = False, nursery: Nursery | None = None) -> None:
+        self._sync_every_message, self._nursery = sync_every_message, nursery
         super().__init__(folder, options=("-Xmx1g", *SHORT_LIVED))
+
+    def process(self, command: Sequence[str], log: Path) -> Process:
+        """Start the broker's process."""
+        return super().process(command, log) if self._nursery is None else _NurseryProcess(self._nursery, command, log)
 
     def start(self) -> None:
         """Start it again if it has ended."""

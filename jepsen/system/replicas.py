@@ -40,10 +40,10 @@ WAY = 0
 class JournalBroker(KafkaProcess):
     """A broker that each server reaches through a proxy."""
 
-    def __init__(self, folder: Path, servers: int) -> None:
+    def __init__(self, folder: Path, servers: int, nursery: Nursery) -> None:
         self._ports = [free_port() for _ in range(servers)]
         self.ways = [Proxy(f"127.0.0.1:{port}") for port in self._ports]
-        super().__init__(folder)
+        super().__init__(folder, nursery=nursery)
 
     def properties(self) -> dict[str, str]:
         """Its settings."""
@@ -92,7 +92,7 @@ class Replicas:
         folder.mkdir(parents=True, exist_ok=True)
         self._reads: Reads = reads
         self.nursery, self.stopped = Nursery(), Stopped()
-        self.broker = JournalBroker(folder / "kafka", count)
+        self.broker = JournalBroker(folder / "kafka", count, self.nursery)
         self._turn = threading.RLock()
         self._init_journal()
         lease = random.Random(f"{seed} lease").choice(LEASES)

@@ -245,6 +245,24 @@ def test_nothing_is_left_behind_of_a_process_that_ends_in_any_way(tmp_path: Path
         until(partial(_is_gone, child), "the child has ended")
 
 
+@pytest.mark.kafka
+def test_a_broker_in_a_nursery_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
+    body = (
+        "import sys, time; from pathlib import Path; from jepsen.system.kafka import KafkaProcess\n"
+        "from jepsen.system.processes import Nursery\n"
+        "broker = KafkaProcess(Path(sys.argv[1]), nursery=Nursery())\n"
+        "broker.kill(); broker.start(); print(broker.pid, flush=True); time.sleep(1000)\n"
+    )
+    running = subprocess.Popen([sys.executable, "-c", body, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    broker = int(running.stdout.readline())
+    assert look(broker) is not None
+    running.kill()
+    running.wait(WAIT_SECONDS)
+    running.stdout.close()
+    until(partial(_is_gone, broker), "the broker has ended")
+
+
 def test_a_nursery_ends_what_its_processes_have_left(tmp_path: Path) -> None:
     nursery = Nursery()
     shell = nursery.spawn(["sh", "-c", "setsid sleep 1000 & sleep 1000"])

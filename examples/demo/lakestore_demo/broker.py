@@ -91,7 +91,7 @@ class Broker:
         return done.stdout
 
     def _started(self) -> Process:
-        process = Process("Kafka broker", [*self._java, "kafka.Kafka", str(self._file)], self.folder / "broker.log")
+        process = self.process([*self._java, "kafka.Kafka", str(self._file)], self.folder / "broker.log")
         deadline = time.monotonic() + START_SECONDS
         try:
             while not self._answers():
@@ -103,6 +103,10 @@ class Broker:
             process.kill()
             raise
         return process
+
+    def process(self, command: Sequence[str], log: Path) -> Process:
+        """Start the broker's process."""
+        return Process("Kafka broker", command, log)
 
     def _answers(self) -> bool:
         with socket.socket() as probe:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import SystemRandom
 from types import MappingProxyType
+from typing import IO
 
 from lakestore.errors import Unavailable
 
@@ -39,14 +40,17 @@ class Process:
     ) -> None:
         self.name, self.log = name, log
         with log.open("ab") as out:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **variables},
-                start_new_session=True,
-            )
+            self._process = self._spawned(command, out, {"PYTHONUNBUFFERED": "1", **variables})
+
+    def _spawned(self, command: Sequence[str], out: IO[bytes], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **variables},
+            start_new_session=True,
+        )
 
     @property
     def pid(self) -> int | None:
