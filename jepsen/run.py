@@ -58,6 +58,8 @@ class Course:
     """Between two operations of a process, on average."""
     hung_seconds: float | None = None
     """A call that has not ended after so long never will: the run is judged without it."""
+    nemeses_apart: bool = False
+    """Whether each nemesis has a thread of its own, so that one that starts a server for long holds up no other."""
 
 
 class Run:
@@ -162,10 +164,32 @@ class Run:
 
     def _break(self) -> None:
         begun = time.monotonic()  # not the recorders' time: to make the tables may take long
-        for at, begins, planned in moments(self._planned):
+        if self._course.nemeses_apart:
+            self._break_apart(begun)
+        else:
+            self._break_by(moments(self._planned), begun)
+        self._over.wait(max(begun + self._course.seconds - time.monotonic(), 0.0))
+
+    def _break_by(self, schedule: Sequence[tuple[float, bool, Planned]], begun: float) -> None:
+        for at, begins, planned in schedule:
             self._over.wait(max(begun + at - time.monotonic(), 0.0))
             self._move(planned, begins=begins)
-        self._over.wait(max(begun + self._course.seconds - time.monotonic(), 0.0))
+
+    def _break_apart(self, begun: float) -> None:
+        schedule = moments(self._planned)
+        threads = [
+            threading.Thread(
+                target=self._break_by,
+                args=([each for each in schedule if each[2].nemesis == name], begun),
+                name=f"nemesis-{name}",
+                daemon=True,
+            )
+            for name in sorted({each.nemesis for each in self._planned})
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
     def _move(self, planned: Planned, *, begins: bool) -> None:
         nemesis = self._nemeses[planned.nemesis]
@@ -180,7 +204,8 @@ class Run:
                 self._begun[planned] = nemesis
             value = nemesis.begin(self._system, random.Random(planned.seed)) if begins else nemesis.end(self._system)
             error = ""
-            self._made[planned.nemesis] += begins and not is_left_out(value)
+            with self._lock:
+                self._made[planned.nemesis] += begins and not is_left_out(value)
         except Exception as raised:  # a fault that fails must not hide: it is told in the verdict
             value, error = None, f"{type(raised).__name__}: {raised}"
             self.crashes.append(traceback.format_exc())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 SystemT = TypeVar("SystemT", contravariant=True)
@@ -68,6 +69,19 @@ def plan(seed: int | str, seconds: float, names: Iterable[str]) -> list[Planned]
             planned.append(Planned(round(begins, 3), round(ends, 3), name, chance.getrandbits(32)))
         now = until
     return sorted(planned, key=lambda each: each.begins)
+
+
+def lasting(planned: Sequence[Planned], names: Collection[str], seconds: float) -> list[Planned]:
+    """The faults, of which every second one of these kinds lasts for so long at least, but ends before the next one of
+    its kind begins."""
+    made: list[Planned] = []
+    for at, each in enumerate(planned):
+        ends = each.ends
+        if each.nemesis in names and each.seed % 2:
+            following = (other.begins for other in planned[at + 1 :] if other.nemesis == each.nemesis)
+            ends = max(ends, min(each.begins + seconds, next(following, math.inf)))
+        made.append(replace(each, ends=round(ends, 3)))
+    return made
 
 
 def moments(planned: Sequence[Planned]) -> list[tuple[float, bool, Planned]]:

@@ -17,7 +17,7 @@ from jepsen.schedule import Nemesis, Planned
 from jepsen.system import System
 from jepsen.system.cluster import Cluster
 from jepsen.system.reached import Reads
-from jepsen.system.replicas import Replicas
+from jepsen.system.replicas import LEASES, Replicas
 from jepsen.verdict import Verdict
 from jepsen.workload import Tuned, Workload
 from jepsen.workloads import WORKLOADS
@@ -85,8 +85,10 @@ class Trial:
         return [WORKLOADS[name](random.Random(f"{self.seed} {name}")) for name in self.workloads]
 
     def planned(self) -> list[Planned]:
-        """Its faults."""
-        return schedule.plan(self.seed, self.seconds, self.nemeses)
+        """Its faults. Every second silence of several servers outlasts their lease."""
+        planned = schedule.plan(self.seed, self.seconds, self.nemeses)
+        silence = 1.5 * max(LEASES)
+        return schedule.lasting(planned, of_replicas.SILENCES, silence) if self.servers > 1 else planned
 
     def perform(self, folder: Path, cluster: Cluster | None = None) -> Verdict:
         """Do it, with all that it leaves in a folder: histories, logs, verdict, report and pictures.
@@ -95,7 +97,14 @@ class Trial:
         """
         folder.mkdir(parents=True, exist_ok=True)
         made = self.made()
-        course = Course(self.seed, self.seconds, self.processes, self.operations, hung_seconds=HUNG_SECONDS)
+        course = Course(
+            self.seed,
+            self.seconds,
+            self.processes,
+            self.operations,
+            hung_seconds=HUNG_SECONDS,
+            nemeses_apart=self.servers > 1,
+        )
         if cluster is not None:
             nemeses: Mapping[str, Nemesis[Any]] = schedule.chosen(cluster.nemeses, self.nemeses)
             verdict = Run(cluster, made, nemeses, self.planned(), course, folder).run()

@@ -19,6 +19,8 @@ OF_ONE = (
     "kill", "restart", "pause", "pause-kill", "network", "clock", "clock-kill", "disk-full", "disk-slow", "power",
 )  # fmt: skip
 OF_CLIENTS = ("kill-client", "pause-client")
+SILENCES = frozenset({"pause", "pause-kill", "network-journal", "pause-broker"})
+"""Faults in which a server hears nothing; some of each kind last longer than any lease."""
 
 
 class OfOne:

@@ -30,6 +30,7 @@ from jepsen.verdict import Judged, Verdict, judge
 from jepsen.workloads import WORKLOADS
 from jepsen.workloads.register import Register
 from tests.jepsen.hand_made import Written
+from tests.support.waiting import WAIT_SECONDS
 
 
 class Cell:
@@ -254,6 +255,21 @@ def replaced(each: Operation) -> Operation:
     return Operation(each.index + 2, each.time + 2, 1, kind, each.f, each.value)
 
 
+def test_a_nemesis_that_takes_long_holds_up_no_other_one_if_each_has_a_thread() -> None:
+    """`slow` ends only after `quick` has begun and ended, which is planned for later."""
+    cell, over, waited = Cell(), threading.Event(), list[bool]()
+    slow, quick = Breaking("slow"), Breaking("quick")
+    planned = [Planned(0.0, 0.01, "slow", 1), Planned(0.05, 0.1, "quick", 2)]
+    course = replace(COURSE, nemeses_apart=True)
+    with (
+        mock.patch.object(slow, "end", side_effect=lambda _: waited.append(over.wait(WAIT_SECONDS))),
+        mock.patch.object(quick, "end", side_effect=lambda _: over.set()),
+    ):
+        verdict = Run(cell, [Counting(cell)], {"slow": slow, "quick": quick}, planned, course).run()
+    assert waited == [True]
+    assert (verdict.faults, verdict.anomalies) == ({"slow": 1, "quick": 1}, [])
+
+
 def test_a_history_without_a_call_that_succeeded_is_not_valid() -> None:
     def names(*fs: str) -> set[str]:
         lines = [(kind, f) for f in fs for kind in (Kind.INVOKE, Kind.OK)]
@@ -348,6 +364,22 @@ def test_a_schedule_follows_from_its_seed() -> None:
 def test_schedules_have_quiet_times() -> None:
     quiet = [schedule.plan(seed, 5, ["kill"]) == [] for seed in range(400)]
     assert 0.1 < sum(quiet) / len(quiet) < 0.4, "of short runs about a quarter have no fault"
+
+
+def test_every_second_fault_of_some_kinds_lasts_for_long_and_ends_before_the_next_of_its_kind() -> None:
+    for seed in range(20):
+        planned = schedule.plan(seed, 60, ["a", "b"])
+        made = schedule.lasting(planned, {"a"}, 4.0)
+        assert [(each.begins, each.nemesis, each.seed) for each in made] == [
+            (each.begins, each.nemesis, each.seed) for each in planned
+        ]
+        for before, each in zip(planned, made, strict=True):
+            following = [other.begins for other in made if other.nemesis == "a" and other.begins > each.begins]
+            if each.nemesis == "b" or not each.seed % 2:
+                assert each == before
+            else:
+                assert each.ends >= min([each.begins + 4.0, *following]) - 0.001
+                assert each.ends <= max(min([each.begins + 4.0, *following]), before.ends) + 0.001
 
 
 def test_moments_end_what_they_begin() -> None:
