@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jepsen import edn
-from jepsen.operation import NEMESIS, SHAPE, Call, Invocation, Kind, Operation
+from jepsen.operation import HEALED, NEMESIS, READS, SHAPE, Call, Invocation, Kind, Operation
 
 
 class History:
@@ -46,6 +46,15 @@ class History:
     def shape(self) -> Any:
         """The shape (tables, buckets, keys) that the run drew, as its processes noted it first; None without a note."""
         return next((each.value for each in self.operations if each.kind is Kind.INVOKE and each.f == SHAPE), None)
+
+    @property
+    def late_until(self) -> int:
+        """The place up to which connections read at followers, so that a read may lack what others have written before;
+        -1 if they never do. After everything has healed they read at the leader."""
+        if not any(each.process == NEMESIS and each.f == READS for each in self.operations):
+            return -1
+        healed = (each.index for each in self.operations if each.process == NEMESIS and each.f == HEALED)
+        return next(healed, len(self.operations))
 
     def faults(self) -> list[Operation]:
         """The events of nemeses: each fault that began or ended."""

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import lakestore as ls
 from jepsen.anomaly import Anomaly
 from jepsen.history import Recorder
-from jepsen.operation import EXCUSE, HEALED, NEMESIS, Invocation, Kind
+from jepsen.operation import EXCUSE, HEALED, NEMESIS, READS, Invocation, Kind
 from jepsen.schedule import Excusing, Nemesis, Planned, is_left_out, moments
 from jepsen.verdict import Judged, Verdict, judge
 from jepsen.workload import Client, Target, Workload, trouble
@@ -58,6 +58,8 @@ class Course:
     """Between two operations of a process, on average."""
     hung_seconds: float | None = None
     """A call that has not ended after so long never will: the run is judged without it."""
+    reads: str = "leader"
+    """Where connections of the main phase read; the last phase reads at the leader."""
     nemeses_apart: bool = False
     """Whether each nemesis has a thread of its own, so that one that starts a server for long holds up no other."""
 
@@ -97,6 +99,8 @@ class Run:
     def run(self) -> Verdict:
         """Do it all."""
         began = time.monotonic()
+        for recorder in self._recorders.values() if self._course.reads != "leader" else ():
+            recorder.record(NEMESIS, Kind.INFO, READS, self._course.reads)
         with self._system.connect(-1) as lake:
             for each in self._workloads:
                 each.setup(lake)

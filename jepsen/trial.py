@@ -103,6 +103,7 @@ class Trial:
             self.processes,
             self.operations,
             hung_seconds=HUNG_SECONDS,
+            reads=self.reads,
             nemeses_apart=self.servers > 1,
         )
         if cluster is not None:

@@ -70,10 +70,12 @@ def out_of_time(facts: Facts) -> Iterator[Anomaly]:
         begins, ends = facts.given[token] if token else (call.invoked.index, call.completed.index)
         for key, count in _vector(facts, call).items():
             window = facts.windows[key]
+            least = facts.least(key, call) if not token or call.invoked.value["by"] == "snapshot" else 0
+            least = max(least, window.least(begins)) if token else least
             where = f"at token {token[:12]}…" if token else "of the newest state"
-            if count < window.least(begins):
+            if count < least:
                 name = "token-misses-write" if token else "stale-scan"
-                said = f"a scan {where} has {count} rows of {key}, and {window.least(begins)} were acknowledged before"
+                said = f"a scan {where} has {count} rows of {key}, and {least} were acknowledged before"
                 yield Anomaly(name, said, (call.invoked.index,))
             if count > window.most(ends):
                 said = f"a scan {where} has {count} rows of {key}, and offset {window.most(ends)} was sent later"

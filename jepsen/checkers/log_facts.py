@@ -109,11 +109,13 @@ class Facts:
     first_read: dict[int, tuple[int, int]]
     """Number to the place where the first stream that gave it had ended, and that call's operation."""
     torn: list[tuple[int, list[int]]]
+    late_until: int = -1
+    """The place up to which a read must show the writes of its own connection alone."""
 
     @classmethod
     def of(cls, history: History) -> Facts:
         """The facts of a history."""
-        made = cls([], [], [], [], -1, {}, {}, {}, {}, {}, [])
+        made = cls([], [], [], [], -1, {}, {}, {}, {}, {}, [], history.late_until)
         consumers: dict[int, Consumer] = {}
         for call in history.calls():
             if call.f == "send":
@@ -211,6 +213,27 @@ class Facts:
         """By key: which offsets a read must and may show, by the places between which it was."""
         return {key: Window.of(self, rows) for key, rows in self.truth.items()}
 
+    def least(self, key: str, call: Call) -> int:
+        """So many rows of a key a read of the newest state shows at least: those that were acknowledged before it, at
+        followers those of its own connection alone. A process is one connection."""
+        if not self._is_late(call):
+            return self.windows[key].least(call.invoked.index)
+        if (key, call.process) not in self._own_windows:
+            mine = {o: n for o, n in self.truth[key].items() if self._sender(n) == call.process}
+            self._own_windows[key, call.process] = Window.of(self, mine)
+        return self._own_windows[key, call.process].least(call.invoked.index)
+
+    def _is_late(self, call: Call) -> bool:
+        return call.invoked.index <= self.late_until
+
+    @cached_property
+    def _own_windows(self) -> dict[tuple[str, int | str], Window]:
+        return {}
+
+    def _sender(self, number: int) -> int | str | None:
+        send = self.send_by_number.get(number)
+        return None if send is None else send.process
+
     @cached_property
     def given(self) -> dict[str, tuple[int, float]]:
         """Token to the places between which its position was the newest: within every call that was told of it anew."""
@@ -219,7 +242,8 @@ class Facts:
         for call in self.cuts:
             assert call.completed is not None
             if call.invoked.value["by"] == "snapshot":
-                anew.append((call.value["token"], call.invoked.index, call.completed.index))
+                begins = -1 if self._is_late(call) else call.invoked.index
+                anew.append((call.value["token"], begins, call.completed.index))
         for token, begins, ends in anew:
             before, until = found.get(token, (-1, NEVER))
             found[token] = max(before, begins), min(until, ends)

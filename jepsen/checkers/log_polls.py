@@ -107,7 +107,7 @@ def _start(facts: Facts, consumer: Consumer, key: str) -> tuple[int, float]:
     window = facts.windows[key]
     if consumer.start == "latest":
         stands = next((each.completed for each in consumer.polls if each.value["token"]), None)
-        return window.least(call.invoked.index), window.most(stands.index) if stands else NEVER
+        return facts.least(key, call), window.most(stands.index) if stands else NEVER
     if consumer.start not in facts.given:
         return 0, NEVER
     begins, ends = facts.given[consumer.start]

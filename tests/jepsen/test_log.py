@@ -11,7 +11,7 @@ import pytest
 
 from jepsen.checkers.log_facts import Facts
 from jepsen.checkers.log_polls import worst_lag
-from jepsen.operation import Kind
+from jepsen.operation import HEALED, READS, Kind
 from jepsen.workloads.log import Log
 from tests.jepsen.hand_made import Written, names
 
@@ -94,6 +94,33 @@ def test_unlucky_histories_have_no_anomaly() -> None:
     story.cut({KEY: [1, 2, 4, 101, 201]}, "C", by="snapshot").cut({KEY: [1, 4]}, "D", by="snapshot", lane=1)
     story.poll(rows(201, first=4)).read(rows(1, 2, 4, 101, 201)).read(rows(1, 2, 4, 101, 201))
     assert story.names() == set()
+
+
+@pytest.mark.parametrize("by", ["scan", "snapshot"])
+def test_at_followers_a_read_shows_the_writes_of_its_own_connection_alone(by: str) -> None:
+    def found(sender: int, fault: str = "", reads: str = READS) -> set[str]:
+        story = Story()
+        story.written.fault(reads, "follower")
+        story.send(sender, 1, 2)
+        story.written.fault(fault)
+        return story.cut({}, "C" if by == "snapshot" else "", by=by).read(rows(1, 2)).names()
+
+    anomaly = {"token-misses-write" if by == "snapshot" else "stale-scan"}
+    assert found(0) == set(), "others' writes may come later"
+    assert found(9) == anomaly, "a cut is of process 9"
+    assert found(0, HEALED) == anomaly, "from then on reads are at the leader"
+    assert found(0, reads="pause") == anomaly, "a history without a word reads at the leader"
+
+
+def test_a_stream_from_the_newest_position_of_a_follower_has_its_own_connections_writes_behind_it() -> None:
+    def found(sender: int) -> set[str]:
+        story = Story()
+        story.written.fault(READS, "follower")
+        story.send(sender, 1, 2).poll({}, first=True, start="latest")
+        return story.poll(rows(1, 2)).read(rows(1, 2)).names()
+
+    assert found(0) == set()
+    assert found(7) == {"nonmonotonic-poll"}, "a consumer is of process 7"
 
 
 def test_a_pipelined_session_ends_anywhere() -> None:

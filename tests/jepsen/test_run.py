@@ -20,7 +20,7 @@ from jepsen import edn, report, run, schedule
 from jepsen.__main__ import main
 from jepsen.anomaly import Anomaly
 from jepsen.history import History, Recorder
-from jepsen.operation import NEMESIS, Invocation, Kind, Operation
+from jepsen.operation import NEMESIS, READS, Invocation, Kind, Operation
 from jepsen.run import Course, Run
 from jepsen.schedule import Planned
 from jepsen.shrinking import shrunk
@@ -253,6 +253,20 @@ def replaced(each: Operation) -> Operation:
     """The same operation a little later, and well."""
     kind = Kind.OK if each.kind is Kind.INFO else each.kind
     return Operation(each.index + 2, each.time + 2, 1, kind, each.f, each.value)
+
+
+def test_a_late_read_is_no_anomaly_where_connections_read_at_followers() -> None:
+    def found(*faults: str) -> set[str]:
+        written = Written()
+        for fault in faults:
+            written.fault(fault, "follower")
+        return {each.name for each in judge(workload, written.call(1, "add", 1).history()).anomalies}
+
+    workload = Counting(Cell())
+    names = ["nonlinearizable", "G-single-realtime", "G2-item-process", "stale", "G1a", "lost"]
+    with mock.patch.object(workload, "check", return_value=[Anomaly(name, "") for name in names]):
+        assert found() == set(names)
+        assert found(READS) == {"G1a", "lost"}
 
 
 def test_a_nemesis_that_takes_long_holds_up_no_other_one_if_each_has_a_thread() -> None:

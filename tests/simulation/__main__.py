@@ -24,7 +24,10 @@ def main(given: Sequence[str]) -> int:
     first, _, end = (options.seeds or "0:").partition(":")
     seeds = range(int(first), int(end)) if end else count(int(first))
     workloads = [name for name in options.workload or () if name in SIMULATED] or list(SIMULATED)
-    wanted = (replace(case, faults=_faults(options, case)) for case in cases(seeds, workloads, options.servers))
+    reads: Reads = options.reads or "leader"
+    wanted = (
+        replace(case, faults=_faults(options, case), reads=reads) for case in cases(seeds, workloads, options.servers)
+    )
     seconds = options.seconds or (float("inf") if end else 60.0)
     summary = search(wanted, jobs=options.jobs, seconds=seconds, until_anomaly=options.until_anomaly)
     _say(summary, as_json=options.json)

@@ -154,7 +154,14 @@ def run(case: Case) -> Outcome:
         def main() -> None:
             system = SimSystem(world, folder, identity, limits_of(shape), case.servers, case.reads)
             workload = _Without(WORKLOADS[case.workload](random.Random(f"{identity} workload")))
-            course = Course(identity, case.seconds, case.processes, case.operations, case.seconds / case.operations)
+            course = Course(
+                identity,
+                case.seconds,
+                case.processes,
+                case.operations,
+                case.seconds / case.operations,
+                reads=case.reads,
+            )
             systems.append(system)
             system.start()
             made.append(_Watched(system, [workload], nemeses.NEMESES, case.planned(), course))

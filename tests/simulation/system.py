@@ -89,7 +89,8 @@ class SimSystem:
     def __init__(
         self, world: World, folder: Path, seed: str, limits: Limits, servers: int = 1, reads: Reads = "leader"
     ) -> None:
-        self.world, self._reads = world, reads
+        self.world = world
+        self._reads: Reads = reads
         names = ("server",) if servers == 1 else tuple(NAMES[:servers])
         self.shared = Shared.of(world, seed, NAMES[:servers]) if servers > 1 else None
         window, watcher = random.Random(f"{seed} window").choice(WINDOWS), Watcher(world)
@@ -174,6 +175,7 @@ class SimSystem:
     def heal(self) -> None:
         """Everything runs, and nothing is broken."""
         self.world.failing_allocations = 0
+        self._reads = "leader"  # the last reads must show everything
         if self.shared is not None:
             self.shared.heal()
         for machine in self.machines:
