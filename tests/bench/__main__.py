@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.bench import bridge, console, keyed, life, loading, peer, reading, replicas, report, streaming
+from tests.bench import bridge, bucket, console, keyed, life, loading, peer, reading, replicas, report, streaming
 from tests.bench.orders import IS_SMALL
 from tests.bench.report import Figure
 
@@ -35,6 +35,7 @@ GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {
     "kafka": peer.measure,
     "bridge": bridge.measure,
     "replicas": replicas.measure,
+    "bucket": bucket.measure,
     "console": console.measure,
     "lake": _lake,
     "small-tables": _small_tables,
