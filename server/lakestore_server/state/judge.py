@@ -155,6 +155,8 @@ class Judge:
             self._reported(data[HEADER.size :])
         elif data is None or head is None or not self._is_next(head):
             self.void += 1
+            if data is not None and head is not None and head.kind is Kind.CLAIM:
+                self._reported(data[HEADER.size :])  # a server that cannot lead still needs the log
         else:
             counted = self._next(head, data, position)
         self.standing = replace(self.standing, position=position + 1) if counted is None else counted.after

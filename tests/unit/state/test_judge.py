@@ -307,3 +307,14 @@ def test_messages_of_another_shard_are_void() -> None:
     assert judge.take(0, said[0]) is None
     assert judge.void == 1
     assert Judge(shard=3).take(0, said[0]) is not None
+
+
+def test_the_report_of_a_void_claim_is_heard_like_any_report() -> None:
+    """A server whose reports were lost, and whose claim came too late, still needs the log."""
+    heard: list[bytes] = []
+    judge = Judge(reported=heard.append)
+    (claim,), _ = messages(Standing(), Content(Kind.CLAIM, meta=b"mine"), 1, 1 << 20)
+    (late,), _ = messages(Standing(), Content(Kind.CLAIM, meta=b"late"), 2, 1 << 20)
+    assert judge.take(0, claim) is not None
+    assert judge.take(1, late) is None
+    assert heard == [b"late"], "whoever judges hears a claim that counts by its record"
