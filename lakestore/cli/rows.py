@@ -122,7 +122,8 @@ def _show(batches: Iterator[pa.RecordBatch], limit: int) -> None:
     rows: list[dict[str, Any]] = []
     for batch in _limited(batches, limit + 1):
         rows += batch.to_pylist()
-    emit(rows[:limit], as_json=False, empty="no rows")
+    if limit or not rows:
+        emit(rows[:limit], as_json=False, empty="no rows")
     if len(rows) > limit:
         emit_text(f"… more rows: --limit N, --count, or -o FILE (shown {limit})", err=True)
 
@@ -138,7 +139,7 @@ def lookup(table: str, key: tuple[str, ...], columns: str | None, at: str | None
     """Look up rows of TABLE by KEY. Separate the values of a composite key with commas.
 
     The first key columns, if they include the bucket key, return all rows with that prefix in key order. Exit code 4 if
-    a key has no row.
+    a key has no row. Write -- before a key that begins with a minus.
     """
     names = names_in(columns)
     with open_lake(server) as lake:
@@ -147,7 +148,10 @@ def lookup(table: str, key: tuple[str, ...], columns: str | None, at: str | None
         found = target.lookup(keys, columns=names, at=at)
     emit_lines(found) if as_json else emit(found.to_pylist(), as_json=False, empty="no such key")
     is_whole = keys.num_columns == len(target.definition.primary_key)
-    return ABSENT if found.num_rows < (len(set(key)) if is_whole else 1) else 0
+    lacking = (len(set(key)) if is_whole else 1) - found.num_rows
+    if lacking > 0 and len(key) > 1:
+        emit_text(f"{lacking} of {len(set(key))} keys have no row", err=True)
+    return ABSENT if lacking > 0 else 0
 
 
 def _keys(key: pa.Schema, texts: tuple[str, ...]) -> pa.Table:

@@ -83,8 +83,8 @@ def write(
 
     Names of Parquet, CSV, JSON lines and Arrow files tell the format; they may end in .gz or .zst. After a failure or
     interrupt run the same command again: it continues where the load stopped, exactly once. Loaded files are skipped;
-    new files in a folder are loaded. The token of the last commit is printed on stdout: `read --at` it to see exactly
-    this state. docs/loading.md has the details.
+    new files in a folder are loaded. A file, its folder and a glob are three loads. The token of the last commit is
+    printed on stdout: `read --at` it to see exactly this state. docs/loading.md has the details.
 
     Columns that FILE does not name have their default. In partial and aggregate tables they keep their values, and each
     line of JSON may name other columns.

@@ -147,8 +147,8 @@ class Text:
                 return
             if len(rest) > RECORD_BYTES_MAX:
                 raise Invalid(
-                    f"{self._file.shown}, line {place.line + 1} is longer than {RECORD_BYTES_MAX >> 20} MB: it is no"
-                    " line of rows"
+                    f"{self._file.shown}, line {place.line + 1} is longer than {RECORD_BYTES_MAX >> 20} MB, the most"
+                    " that a line may have: load such rows from Parquet"
                 )
 
     def _records(self, data: bytes, spans: RecordSpans, place: Place) -> Records:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
@@ -17,6 +18,8 @@ import pyarrow as pa
 
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[InvalidOperation, Inexact])
 _WIDE = Context(prec=200, traps=[InvalidOperation])
+_PLAIN = re.compile(r"-?[0-9]{1,80}(\.[0-9]{1,80})?")
+"""Texts whose number is told in an error."""
 
 
 def from_unscaled_value(number: int, scale: int) -> Decimal:
@@ -74,10 +77,31 @@ def fits(number: Decimal, kind: pa.DataType) -> bool:
 
 
 def misfit(value: Any, kind: pa.DataType) -> str:
-    """The rule of its type that a decimal or an integer violates, as the end of a sentence; empty for other values."""
-    value = Decimal(value) if isinstance(value, int) else value
-    if not (isinstance(value, Decimal) and value.is_finite() and pa.types.is_decimal(kind)):
+    """The rule of its type that a number or its text violates, as the end of a sentence; empty for other values."""
+    if isinstance(value, float) and pa.types.is_decimal(kind):
+        return ": a float is not exact, so give a Decimal or a text"
+    number = _number(value)
+    if number is None:
         return ""
-    if places(value) > kind.scale:
-        return f": it has {places(value)} places after the point, and the type has {kind.scale}"
+    if pa.types.is_integer(kind):
+        least, most = _range(kind)
+        return "" if least <= number <= most or places(number) else f": it is outside {least} to {most}"
+    if not pa.types.is_decimal(kind) or fits(number, kind):
+        return ""
+    if places(number) > kind.scale:
+        return f": it has {places(number)} places after the point, and the type has {kind.scale}"
     return f": it has more than {kind.precision - kind.scale} digits before the point"
+
+
+def _range(kind: pa.DataType) -> tuple[int, int]:
+    """(smallest, largest) number of an integer type."""
+    bits = kind.bit_width - pa.types.is_signed_integer(kind)
+    return (-(1 << bits) if pa.types.is_signed_integer(kind) else 0), (1 << bits) - 1
+
+
+def _number(value: Any) -> Decimal | None:
+    """A finite number, or one that a text says plainly; None for other values."""
+    if isinstance(value, str):
+        value = Decimal(value) if _PLAIN.fullmatch(value) else None
+    value = Decimal(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    return value if isinstance(value, Decimal) and value.is_finite() else None

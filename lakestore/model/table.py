@@ -303,13 +303,14 @@ def _check_changes(table: Table) -> None:
 def check_database(name: str) -> None:
     """Refuse an invalid database name."""
     if not _NAME.fullmatch(name):
-        raise Invalid(f"database name {shown_name(name)} is not of letters, digits and _")
+        raise Invalid(f"database name {shown_name(name)} is not of the letters a-z and A-Z, digits and _")
 
 
 def _check_names(table: Table, limits: Limits) -> None:
     parts = table.name.split(".")
     if len(parts) != 2 or not all(_NAME.fullmatch(part) for part in parts):
-        raise Invalid(f"table name {shown_name(table.name)} is not 'database.table' of letters, digits and _")
+        name = shown_name(table.name)
+        raise Invalid(f"table name {name} is not 'database.table' of the letters a-z and A-Z, digits and _")
     names = [column.name for column in table.columns]
     if not 1 <= len(names) <= limits.columns:
         raise Invalid(f"table {table.name}: a table has 1 to {limits.columns} columns, not {len(names)}")

@@ -56,7 +56,10 @@ _SHOWN = frozenset({"DESCRIBE", "SUMMARY"})
 _CONSTANT_NODE = frozenset({"type", "select_list", "from_table", "aggregate_handling"})
 _CONSTANT_FUNCTIONS = lists.TIMES | lists.OPERATORS | {"trunc"}
 _DOC = "docs/sql.md lists what a query may call"
-_OPEN_FILES = "a query reads the tables of the lake alone: external_access=True lets it read files and addresses"
+_OPEN_FILES = (
+    "a query reads the tables of the lake alone: external_access=True (--external-access of the command) lets it read"
+    " files and addresses"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ def _parsed(text: str) -> exp.Expr:
         trees = [tree for tree in sqlglot.parse(text, dialect="duckdb") if tree is not None]
     except (SqlglotError, RecursionError) as error:
         raise Invalid(f"the query cannot be read: {plain(error)}{past_hint(text)}") from error
+    if not trees:
+        raise Invalid("the query is empty")
     if len(trees) != 1 or not isinstance(trees[0], _QUERIES):
         raise Invalid(
             "lake.sql takes one query (SELECT, SHOW TABLES, DESCRIBE, EXPLAIN …); rows are written by upsert, append"

@@ -236,7 +236,7 @@ def test_databases(served: Served) -> None:
     assert lake.databases() == {"a": 1, "empty": 0}
     with pytest.raises(Conflict):
         lake.create_database("empty")
-    with pytest.raises(Invalid, match="letters, digits"):
+    with pytest.raises(Invalid, match="letters a-z"):
         lake.create_database("no good")
     with pytest.raises(Invalid, match="is not empty: it has the table t; drop its tables first"):
         lake.drop_database("a")

@@ -68,7 +68,7 @@ def test_a_query_that_is_told_to_reads_files(served: Served, tmp_path: Path) -> 
     file.write_text("id,who\n1,ada\n")
     served.lake.create_table("shop.orders", pa.schema([("id", pa.int64())])).append([{"id": 1}])
     text = f"SELECT who FROM shop.orders JOIN read_csv('{file}') USING (id)"
-    with pytest.raises(Invalid, match="external_access=True lets it read files"):
+    with pytest.raises(Invalid, match=r"external_access=True .* lets it read"):
         served.lake.sql(text)
     assert served.lake.sql(text, external_access=True).to_pylist() == [{"who": "ada"}]
 
