@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from lakestore.cli.connection import json_option, open_lake, server_option
+from lakestore.cli.connection import command_credentials, json_option, open_lake, server_option
 from lakestore.cli.output import duration, emit, emit_json, emit_text, screen_width, size
+from lakestore.errors import Unavailable
 from lakestore.loading.progress import summary
 from lakestore.model.table import Table
 from lakestore.model.times import text_of
@@ -123,12 +124,11 @@ def _keyed(table: Table) -> dict[str, str]:
 @server_option
 @json_option
 def status(table: str | None, server: str, as_json: bool) -> None:
-    """Show what is hot, what is tiered and how far behind, of TABLE or of all."""
-    from lakestore.v1 import lakestore_pb2 as pb
+    """Show what is hot, what is tiered and how far behind, of TABLE or of all.
 
-    with open_lake(server) as lake:
-        request = pb.StatusRequest(tables=[table] if table else [])
-        found = json.loads(lake.transport.status(request).status)
+    If none of several servers leads, it shows what each one answers, and exits with 1.
+    """
+    found = _status_of(server, table, as_json=as_json)
     if as_json:
         emit_json(found)
         return
@@ -145,6 +145,24 @@ def status(table: str | None, server: str, as_json: bool) -> None:
                 f"\nTable {part['name']} is not tiered, {part['tier_failures']} rounds in a row failed:"
                 f" {part['tier_problem']}"
             )
+
+
+def _status_of(server: str, table: str | None = None, *, as_json: bool) -> dict[str, Any]:
+    """The status of the server that leads. If none of several leads, it shows what each one answers and raises."""
+    from lakestore.client.credentials import addresses_of
+    from lakestore.client.servers import roles
+    from lakestore.v1 import lakestore_pb2 as pb
+
+    try:
+        with open_lake(server) as lake:
+            found: dict[str, Any] = json.loads(
+                lake.transport.status(pb.StatusRequest(tables=[table] if table else [])).status
+            )
+    except Unavailable:
+        if len(addresses_of(server)) > 1:
+            emit([asdict(each) for each in roles(server, command_credentials(server))], as_json=as_json)
+        raise
+    return found
 
 
 def _report(report: dict[str, Any]) -> str:
@@ -207,12 +225,9 @@ def _part_in(journal: dict[str, Any] | None) -> str:
 def replicas(server: str, as_json: bool) -> None:
     """Show the servers that share the journal.
 
-    Exits with 1 if none of them leads.
+    Exits with 1 if none of them leads: then it shows what each of the given addresses answers.
     """
-    from lakestore.v1 import lakestore_pb2 as pb
-
-    with open_lake(server) as lake:
-        journal = json.loads(lake.transport.status(pb.StatusRequest()).status)["journal"]
+    journal = _status_of(server, as_json=as_json)["journal"]
     emit(journal["replicas"], as_json=as_json, empty="the journal is in files, and its server is alone")
     if journal["replicas"] and all(each["role"] != "leader" for each in journal["replicas"]):
         raise SystemExit(1)

@@ -14,7 +14,9 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, Protocol, get_args
 
@@ -435,6 +437,38 @@ def _check_there(lessor: Server, seconds: float) -> None:
         raise
     except Unavailable as error:
         raise PlanExpired(f"the server at {lessor.address} that held this read is gone: plan it again") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRole:
+    """One server's answer about the journal."""
+
+    address: str
+    role: str | None
+    """`leader`, `follower`, or `alone` if it shares no journal; None without an answer."""
+    leader: str | None = None
+    """The address of the leader that it knows; it may be gone."""
+    epoch: int | None = None
+    lsn: int | None = None
+    problem: str | None = None
+    """Why it did not answer."""
+
+
+def roles(address: str, credentials: Credentials = NOTHING) -> list[ServerRole]:
+    """The answer of each server of a list, separated by commas, about the journal. They are asked side by side, for at
+    most `ASK_SECONDS`."""
+    addresses = addresses_of(address)
+    with ThreadPoolExecutor(len(addresses), "lakestore-hello") as pool:
+        return list(pool.map(lambda each: _role(each, credentials), addresses))
+
+
+def _role(address: str, credentials: Credentials) -> ServerRole:
+    with closing(GrpcWire(address, credentials, reads="nearest")) as wire:
+        try:
+            hello = wire.hello(ASK_SECONDS)
+        except LakestoreError as error:
+            return ServerRole(address, None, problem=error.message)
+        return ServerRole(address, hello.role or "alone", hello.leader or None, hello.epoch, hello.lsn)
 
 
 def connect(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -16,8 +17,9 @@ from click.testing import CliRunner
 
 import lakestore as ls
 from lakestore.cli.main import cli
+from lakestore.client import servers
 from lakestore.client.servers import Reads
-from lakestore.errors import NewerFormat, NotLeader
+from lakestore.errors import NewerFormat, NotLeader, Unavailable
 from lakestore.model.token import position_of
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.host.clock import Doubt
@@ -192,6 +194,54 @@ def test_a_follower_that_does_not_reach_the_journal_says_for_how_long(tmp_path: 
         assert float(line.split()[1]) > first / 1000
         found.ends[following].is_cut = False
         until(lambda: lag(following) == 0, "the follower, again")
+
+
+def test_status_without_a_leader_shows_each_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "FIND_SECONDS", 1.0)
+    with Replicas(tmp_path) as found:
+        gone = found.leader()
+        assert gone is not None
+        found.lose()
+        for end in found.ends:
+            end.is_cut = True
+        until(lambda: not any(each.engine.is_leading for each in found.servers), "the end of the leader")
+        for command in ("status", "replicas"):
+            told = CliRunner().invoke(cli, [command, "--server", found.addresses])
+            assert told.exit_code == 1
+            lines = told.stdout.splitlines()
+            assert lines[0].split() == ["address", "role", "leader", "epoch", "lsn", "problem"]
+            roles = {line.split()[0]: line.split()[1] for line in lines[1:]}
+            assert roles == {found.address(i): "-" if i == gone else "follower" for i in range(3)}
+            assert "nothing listens" in next(line for line in lines if line.startswith(found.address(gone)))
+            assert isinstance(told.exception, Unavailable)
+            assert "leads now" in told.exception.message
+        told = CliRunner().invoke(cli, ["status", "--json", "--server", found.addresses])
+        assert [each["role"] for each in json.loads(told.stdout)].count("follower") == 2
+
+
+def metric(found: Replicas, number: int, name: str) -> float:
+    text = urlopen(f"http://{found.http(number)}/metrics").read().decode()
+    return float(next(line for line in text.splitlines() if line.startswith(f"{name} ")).split()[1])
+
+
+def test_messages_that_do_not_count_are_metrics(tmp_path: Path) -> None:
+    void, gaps = "lakestore_journal_void_total", "lakestore_journal_gaps_total"
+    with Replicas(tmp_path, 2) as found:
+        leader = found.leader()
+        assert leader is not None
+        before = [(metric(found, i, void), metric(found, i, gaps)) for i in range(2)]
+
+        def has_one_more(number: int) -> bool:
+            return metric(found, number, void) > before[number][0]
+
+        report = Content(Kind.REPORT, meta=b"[]")
+        foreign = messages(Standing(), Content(Kind.BEAT), 7, 1_000)[0] + messages(Standing(), report, 0, 1_000)[0]
+        for data in foreign:
+            found.ends[1 - leader].send(data, lambda _: None)
+        for i in range(2):
+            until(partial(has_one_more, i), "the void message")
+        assert metric(found, leader, gaps) > before[leader][1]
+        assert metric(found, 1 - leader, gaps) == 0
 
 
 NOVEL: dict[str, dict[str, Any]] = {

@@ -113,7 +113,9 @@ class SharedJournal:
         """`_heard` is the time of the leader's last message, or of the end of a time in which this server did not look;
         `heard` the time of the last message of whatever server."""
         self.gaps = 0
-        """Number of times that other messages lay between this server's own."""
+        """Number of times that messages of others lay between this leader's own, so it read them first."""
+        self._void_before = 0
+        """Number of messages that did not count before this server had read the log to its end."""
 
         self._sending, self._judging = threading.Lock(), threading.Lock()
         self._needs, self._reported_at = 0, -REPORT_SECONDS
@@ -148,8 +150,8 @@ class SharedJournal:
 
     @property
     def void(self) -> int:
-        """Number of messages that do not count, since the start."""
-        return self._judge.void
+        """Number of messages that do not count, since this server had read the log to its end. Reports are left out."""
+        return self._judge.void - self._judge.reports - self._void_before
 
     # Before the first start, by any thread.
 
@@ -196,6 +198,7 @@ class SharedJournal:
         self._begin(lsn, standing)
         self._replicas.restore(replicas)
         yield from self._entries(self._log.read(standing.position, 0.0, to_end=True))
+        self._void_before = self._judge.void - self._judge.reports
         self._heard = self.heard = self._clock.monotonic()
         self._log.prepare()
 

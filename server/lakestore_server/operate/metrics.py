@@ -257,6 +257,20 @@ FAMILIES = (
     ),
     Family("lakestore_journal_epoch", "gauge", "Servers that have led so far.", lambda m: m.status.journal.epoch),
     Family(
+        "lakestore_journal_void",
+        "counter",
+        "Messages of a shared journal that do not count: of a server that leads no more, or of somebody else. Reports"
+        " of servers are left out.",
+        lambda m: m.engine.loop.journal.void,
+    ),
+    Family(
+        "lakestore_journal_gaps",
+        "counter",
+        "Times that messages of others, reports too, lay between the messages of this leader, which read them before it"
+        " acknowledged its own.",
+        lambda m: m.engine.loop.journal.gaps,
+    ),
+    Family(
         "lakestore_follower_lag_seconds",
         "gauge",
         "Age of the newest applied commit while more of the journal is to be read; time since the last message of the"

@@ -177,6 +177,14 @@ class Journal(Protocol):
         """The servers that were heard not long ago, by address."""
 
     @property
+    def void(self) -> int:
+        """Number of messages of others that do not count, since the start; 0 for a journal in files."""
+
+    @property
+    def gaps(self) -> int:
+        """Number of times that messages of others lay between this leader's own; 0 for a journal in files."""
+
+    @property
     def settles_in_place(self) -> bool:
         """Whether `settle` does the work itself, so that a caller without other work should call it."""
 

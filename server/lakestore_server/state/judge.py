@@ -133,7 +133,9 @@ class Judge:
         self.standing = standing or Standing()
         """The standing after the last message that counts; its `position` is that of the next message to judge."""
         self.void = 0
-        """Number of messages that do not count."""
+        """Number of messages that do not count, reports among them."""
+        self.reports = 0
+        """Number of reports."""
         self._shard = shard
         self._parts: list[pa.Buffer] = []
         """The parts of a record whose last part did not come yet."""
@@ -152,6 +154,7 @@ class Judge:
         counted = None
         if data is not None and head is not None and head.kind is Kind.REPORT:
             self.void += 1
+            self.reports += 1
             self._reported(data[HEADER.size :])
         elif data is None or head is None or not self._is_next(head):
             self.void += 1

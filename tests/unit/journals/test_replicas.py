@@ -65,6 +65,7 @@ def test_a_report_never_counts() -> None:
     (said,), _ = messages(after, Content(Kind.REPORT, meta=b"[]"), 5, 1_000)
     assert judge.take(1, said) is None, "also of the writer that leads, with the next number"
     assert (judge.standing.number, judge.standing.position, judge.void) == (1, 2, 1)
+    assert judge.reports == 1
     assert heard == [said[HEADER.size :]]
 
 
