@@ -101,5 +101,6 @@ NOT_RUN = {
     ),
     ("examples/shop/README.md", "export SHOP_KAFKA=localhost:9092"): "a variable; the test of the broker sets it",
     ("tests/golden/README.md", "python -m tests.support.golden"): "would write the files of a release over",
+    ("tests/golden/README.md", "python -m tests.support.golden_replica"): "would write the files of a release over",
 }
 """Page and first line to the reason."""

@@ -194,7 +194,7 @@ class Source:
         """Whether the group has assigned the leading partition of `lead` to this member."""
         self._held: frozenset[Place] = frozenset()
         self.was_assigned = False
-        """Whether the group has answered since the last `subscribe`."""
+        """Whether the group has answered since the last `subscribe`, and has not lost this member since."""
 
     def lead(self, topic: str) -> None:
         """Wait for the only partition of a topic. Its owner may `claim` other partitions."""
@@ -244,6 +244,7 @@ class Source:
         self._forget(found)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.was_assigned = False
         found = self._leaving(partitions)
         self._yield(consumer, partitions)
         self._forget(found)

@@ -56,6 +56,8 @@ AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.05, 2.0
 """The first pause before a request is repeated, and the longest one."""
 LOOK_SECONDS, LOOK_SECONDS_MAX = 0.02, 0.25
 """The first pause between looks for the next object, and the longest one. A look costs a request."""
+ASKED_AGAIN = 3
+"""Repeats of the question whether an object is there, at once after an error."""
 ASK_SECONDS = 5.0
 """The pause between questions whether the next number is still in the log, while nothing comes."""
 OPEN_SECONDS = 15.0
@@ -280,7 +282,7 @@ class _Objects:
 
     def is_closed(self, number: int) -> bool:
         """Whether the number, and all lower ones, may have been removed by now."""
-        return self.store.has(_closed(number // self.block))
+        return self._has(_closed(number // self.block))
 
     def first_open(self) -> int:
         """The first block that is not closed. The closed ones are 0 and all up to it."""
@@ -293,16 +295,25 @@ class _Objects:
     def _first_absent(self, name: Callable[[int], str], low: int) -> int:
         """A number from `low` on without an object of this name; few questions find it."""
         step = 1
-        while self.store.has(name(low + step - 1)):
+        while self._has(name(low + step - 1)):
             low, step = low + step, step * 2
         high = low + step - 1
         while low < high:
             middle = (low + high) // 2
-            if self.store.has(name(middle)):
+            if self._has(name(middle)):
                 low = middle + 1
             else:
                 high = middle
         return low
+
+    def _has(self, name: str) -> bool:
+        """Whether an object is there. The question is repeated a few times, because much is asked again without it."""
+        for _ in range(ASKED_AGAIN):
+            try:
+                return self.store.has(name)
+            except StoreError as error:
+                log.debug("the journal in a bucket asks again after an error: %s", error)
+        return self.store.has(name)
 
     def remove(self, block: int) -> None:
         """Close a block, whose lower ones are closed, and remove its objects."""
@@ -570,10 +581,12 @@ class _Reader:
             time.sleep(max(min(self._look_at, deadline) - now, 0.001))
 
     def to_end(self, start: int) -> Iterator[tuple[int, bytes | None]]:
-        """All messages up to the first number without an object."""
+        """All messages up to the present end: a log that grows as fast as it is read has no end of its own."""
         answered_at = time.monotonic()
-        while True:
+        end: int | None = None
+        while end is None or start >> INDEX_BITS < end:
             try:
+                end = self.objects.end(start >> INDEX_BITS) if end is None else end
                 batch = self._messages(start)
                 if not batch:
                     self._check_open(start)
@@ -586,6 +599,8 @@ class _Reader:
                 continue
             yield from batch
             start = batch[-1][0] + 1
+            if batch[-1][0] >> INDEX_BITS >= end - 1:
+                return
 
     def _is_there(self, start: int) -> bool:
         """Whether the message at a position needs no look."""
@@ -655,10 +670,15 @@ class _Reader:
         """Fetch the objects from a number on that are there, and ask whether they had been removed."""
         numbers = range(first, first + self._window)
         objects = list[bytes]()
-        for data in self._answers([_name(number) for number in numbers]):
-            if data is None:
-                break
-            objects.append(data)
+        try:
+            for data in self._answers([_name(number) for number in numbers]):
+                if data is None:
+                    break
+                objects.append(data)
+        except StoreError:
+            if not objects:
+                self._window = 1
+                raise
         self._window = min(2 * self._window, READS) if len(objects) == self._window else max(len(objects), 1)
         if not objects:
             return

@@ -402,3 +402,45 @@ def test_nothing_is_told_of_messages_from_before_the_end_of_sending(
     assert sent(log, b"next") == [at(1)]
     assert positions == []
     assert content(log) == [b"lost?", b"next"]
+
+
+def test_a_failed_request_costs_a_reader_no_earlier_answer(
+    store: Shop, opened: Callable[..., ObjectLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_log, "LOOK_SECONDS_MAX", 0.0)
+    writer = opened()
+    for number in range(12):
+        sent(writer, b"%d" % number)
+    reader = opened()
+    lock, counts = threading.Lock(), dict.fromkeys(("get", "has"), 0)
+
+    def fail_some(method: str, _: str) -> None:
+        with lock:
+            counts[method] += 1
+            if counts[method] % 4 == 3:
+                raise StoreError("no answer")
+
+    store.before = fail_some
+    store.requests.clear()
+    assert content(reader) == [b"%d" % number for number in range(12)]
+    assert counts["get"] <= 4 * 12, "each round goes on where the last one failed"
+
+
+def test_a_log_that_grows_while_it_is_read_has_an_end(store: Shop, opened: Callable[..., ObjectLog]) -> None:
+    writer, reader = opened(), opened()
+    sent(writer, b"a")
+    sent(writer, b"b")
+    is_busy = threading.Lock()
+
+    def grow(method: str, _: str) -> None:
+        if method == "get" and is_busy.acquire(blocking=False):
+            try:
+                sent(writer, b"more")
+            finally:
+                is_busy.release()
+
+    store.after = grow
+    found = content(reader)
+    store.after = lambda method, name: None
+    assert found[:2] == [b"a", b"b"]
+    assert len(found) < 10
