@@ -123,7 +123,9 @@ def test_an_interrupted_load_says_what_is_committed(server: ServerProcess, files
         while not lake.table("kills.stopped").scan().count():
             time.sleep(0.05)
         code, said = _broken(process, signal.SIGINT, 0)
-        if code:
+        if code in (0, -signal.SIGINT):  # the load was done: Python itself ends by the signal while it shuts down
+            _check(lake, "kills.stopped")
+        else:
             assert code == 130
             assert "interrupted; committed: " in said
             told = int(said.split("committed: ")[1].split(" rows")[0].replace(",", ""))
