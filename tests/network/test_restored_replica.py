@@ -93,13 +93,3 @@ def test_a_backup_of_a_file_journal_makes_no_replica(tmp_path: Path) -> None:
     assert (tmp_path / "backup" / NAME).exists()
     with pytest.raises(Invalid, match="in files"):
         restore.restore_replica(tmp_path / "backup", tmp_path / "1")
-
-
-def test_a_follower_makes_a_backup_too(alone: Replicas, tmp_path: Path) -> None:
-    alone.start(1)
-    follower = alone.servers[1]
-    until(lambda: follower.engine.view.lsn == alone.servers[0].engine.view.lsn, "all commits")
-    with ls.connect(alone.address(1)) as lake:
-        lake.transport.backup(pb.BackupRequest(folder=str(tmp_path / "second"), without_lake=True))
-    assert not follower.engine.is_leading
-    assert (tmp_path / "second" / NAME).exists()
