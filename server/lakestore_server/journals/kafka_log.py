@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -34,7 +33,7 @@ from lakestore.kafka.client import (
     settings_of,
     without_group,
 )
-from lakestore_server.journals.log import SOMEWHERE
+from lakestore_server.journals.log import SOMEWHERE, SenderSlot
 from lakestore_server.state.commit_record import Unknown
 from lakestore_server.state.judge import ForeignLog
 
@@ -207,8 +206,7 @@ class KafkaLog:
     def __init__(self, topic: KafkaTopic) -> None:
         self._topic, self._identity = topic, ""
         self._admin: Admin | None = None
-        self._sender: _Sender | None = None
-        self._making = threading.Lock()
+        self._senders = SenderSlot(lambda: _Sender(topic))
         self._reader: _Reader | None = None
 
     def open(self, known: str) -> str:
@@ -265,25 +263,16 @@ class KafkaLog:
 
     def prepare(self) -> None:
         """Make a producer. It gets its id from the cluster in threads of its own."""
-        self._sending()
-
-    def _sending(self) -> _Sender:
-        with self._making:
-            if self._sender is None:
-                self._sender = _Sender(self._topic)
-            return self._sender
+        self._senders.sender()
 
     def send(self, message: bytes, stored: Callable[[int], None]) -> bool:
-        return self._sending().send(message, stored)
+        return self._senders.sender().send(message, stored)
 
     def poll(self, seconds: float) -> None:
-        self._sending().poll(seconds)
+        self._senders.sender().poll(seconds)
 
     def stop_sending(self) -> None:
-        with self._making:
-            sender, self._sender = self._sender, None
-        if sender is not None:
-            sender.stop()
+        self._senders.stop()
 
     def remove_before(self, position: int) -> None:
         self._asked().remove_before(position)

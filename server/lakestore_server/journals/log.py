@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 SOMEWHERE = -1
 """The position of a message that is stored at a place which the log does not tell."""
@@ -64,3 +65,35 @@ class Log(Protocol):
 
     def close(self) -> None:
         """Release everything."""
+
+
+class Sender(Protocol):
+    """The sending end of a log, until its first failure."""
+
+    def stop(self) -> None:
+        """Send nothing more, and tell nothing of earlier messages."""
+
+
+S = TypeVar("S", bound=Sender)
+
+
+class SenderSlot(Generic[S]):
+    """The present sender of a log. A sender that was stopped is replaced once another one is needed. Thread-safe."""
+
+    def __init__(self, make: Callable[[], S]) -> None:
+        self._make, self._lock = make, threading.Lock()
+        self.present: S | None = None
+
+    def sender(self) -> S:
+        """The present sender; a new one if there is none."""
+        with self._lock:
+            if self.present is None:
+                self.present = self._make()
+            return self.present
+
+    def stop(self) -> None:
+        """Stop the present sender, if there is one."""
+        with self._lock:
+            sender, self.present = self.present, None
+        if sender is not None:
+            sender.stop()

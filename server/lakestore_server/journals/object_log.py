@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from lakestore.errors import NewerFormat, NotFound, Unavailable
 from lakestore.rows.ipc import crc32c
+from lakestore_server.journals.log import SenderSlot
 from lakestore_server.journals.object_store import Store, StoreError, check_races
 from lakestore_server.state.commit_record import Unknown
 from lakestore_server.state.judge import ForeignLog
@@ -145,9 +146,8 @@ class ObjectLog:
         by `check_races`."""
         self._keeps_all = keeps_all
         self._objects = _Objects(store, place, block)
-        self._place, self._group_seconds, self._races = place, group_seconds, races
-        self._sender: _Sender | None = None
-        self._making = threading.Lock()
+        self._place, self._races = place, races
+        self._senders = SenderSlot(lambda: _Sender(self._objects, self._reader, group_seconds))
         self._reader = _Reader(self._objects, self._own, self.confirm)
         self._is_swept = False
         """Whether the last closed block has no objects any more."""
@@ -208,29 +208,20 @@ class ObjectLog:
 
     def prepare(self) -> None:
         """Make a sender."""
-        self._sending()
-
-    def _sending(self) -> _Sender:
-        with self._making:
-            if self._sender is None:
-                self._sender = _Sender(self._objects, self._reader, self._group_seconds)
-            return self._sender
+        self._senders.sender()
 
     def _own(self, number: int) -> list[bytes] | None:
-        sender = self._sender
+        sender = self._senders.present
         return None if sender is None else sender.messages(number)
 
     def send(self, message: bytes, stored: Callable[[int], None]) -> bool:
-        return self._sending().send(message, stored)
+        return self._senders.sender().send(message, stored)
 
     def poll(self, seconds: float) -> None:
-        self._sending().poll(seconds)
+        self._senders.sender().poll(seconds)
 
     def stop_sending(self) -> None:
-        with self._making:
-            sender, self._sender = self._sender, None
-        if sender is not None:
-            sender.stop()
+        self._senders.stop()
 
     def remove_before(self, position: int) -> None:
         """Remove the whole blocks before a position. The first call also removes the last closed block once more: its
@@ -338,7 +329,7 @@ class _Flight:
     number: int
     waiting: list[_Waiting]
     is_over: bool = False
-    """Whether it is known what became of the object."""
+    """Whether the outcome of the put is known."""
     is_ours: bool = False
     """The object at the number is this one, and its block was open after it was put."""
 
