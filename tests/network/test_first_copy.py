@@ -64,7 +64,7 @@ def peer(tmp_path: Path) -> Iterator[Replicas]:
 def direct(address: str, request: pb.CopyCheckpointRequest) -> Iterator[pb.CopyPiece]:
     """The wire as it is."""
     open_access = Access(None, RealClock(), b"")
-    return PeerChannel(open_access.server_token, None, None).copy_checkpoint(address, request)
+    return PeerChannel(open_access.server_token, None).copy_checkpoint(address, request)
 
 
 def copy_of(replicas: Replicas, folder: Path, wire: Wire = direct, **changed: Any) -> FirstCopy:
@@ -288,9 +288,8 @@ def test_a_copy_by_tls_trusts_the_authority_alone(trusts: bool, tmp_path: Path) 
         for _ in range(2):
             replicas.servers[0].upkeep.checkpoint()
         assert replicas.first > 0
-        keys = TlsKeys(own.cert, own.key)
-        trusted = (authority if trusts else other).cert.read_bytes()
-        channel = PeerChannel(Access(None, RealClock(), b"").server_token, keys, trusted)
+        keys = TlsKeys(own.cert, own.key, ca=(authority if trusts else other).cert)
+        channel = PeerChannel(Access(None, RealClock(), b"").server_token, keys)
         pieces = channel.copy_checkpoint(replicas.address(0), pb.CopyCheckpointRequest(address="new:1"))
         if not trusts:
             with pytest.raises(Unavailable):

@@ -116,7 +116,7 @@ class NewServer:
         )
 
     def ready(self) -> dict[str, Any]:
-        """What it says over HTTP; empty while its port is closed."""
+        """The server's answer to `/ready`; empty while its HTTP port is closed."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/ready", timeout=60) as answer:
                 found: dict[str, Any] = json.load(answer)
@@ -127,7 +127,7 @@ class NewServer:
         return found
 
     def copies(self) -> bool:
-        """Whether it has a part of the copy and lacks another part."""
+        """Whether the server has copied between 5 and 95 percent."""
         said = self.ready()
         assert self.process.poll() is None, self.process.stderr.read() if self.process.stderr else ""
         return said.get("role") == "copying" and 5 < said["percent"] < 95
@@ -212,7 +212,7 @@ def test_only_an_administrator_and_a_server_with_the_same_key_get_a_copy(kafka: 
         request = pb.CopyCheckpointRequest(address="new:1")
 
         def files(token: str) -> int:
-            return len(next(PeerChannel(lambda _: token, None, None).copy_checkpoint(address, request)).files)
+            return len(next(PeerChannel(lambda _: token, None).copy_checkpoint(address, request)).files)
 
         own = Access(auth, RealClock(), hashlib.sha256(key.read_bytes()).digest())
         other = Access(auth, RealClock(), hashlib.sha256(b"another key, also of 32 bytes or more").digest())

@@ -8,7 +8,6 @@ from __future__ import annotations
 import socket
 import time
 from dataclasses import replace
-from pathlib import Path
 
 from lakestore.errors import Invalid
 from lakestore_server.access.callers import Access
@@ -40,7 +39,7 @@ def copied(
     if not first_copy.is_due(disk, settings.data, journal):
         return settings
     settings = replace(settings, port=settings.port or _free_port(settings.host))
-    channel = PeerChannel(access.server_token, keys, _authority(settings))
+    channel = PeerChannel(access.server_token, keys)
     copy = FirstCopy(
         folder=settings.data,
         disk=disk,
@@ -64,15 +63,6 @@ def copied(
     finally:
         port.stop()
     return settings
-
-
-def _authority(settings: Settings) -> bytes | None:
-    if not settings.tls.peer_ca:
-        return None
-    try:
-        return Path(settings.tls.peer_ca).read_bytes()
-    except OSError as error:
-        raise Invalid(f"tls.peer_ca {settings.tls.peer_ca} cannot be read: {error.strerror}") from error
 
 
 def _free_port(host: str) -> int:

@@ -17,11 +17,11 @@ _COPY = rpc.METHODS["CopyCheckpoint"]
 
 class PeerChannel:
     """Streams of other servers, with an access token for each. TLS if this server has keys: then it shows its own
-    certificate, and theirs must be of the authority."""
+    certificate, and theirs must be of the authority `ca`."""
 
-    def __init__(self, token: Callable[[str], str], keys: TlsKeys | None, authority: bytes | None) -> None:
+    def __init__(self, token: Callable[[str], str], keys: TlsKeys | None) -> None:
         """`token` returns the access token for an address; empty means none."""
-        self._token, self._keys, self._authority = token, keys, authority
+        self._token, self._keys = token, keys
 
     def copy_checkpoint(self, address: str, request: pb.CopyCheckpointRequest) -> Iterator[pb.CopyPiece]:
         """The pieces of a copy. Errors are `LakestoreError`s."""
@@ -41,4 +41,5 @@ class PeerChannel:
         if self._keys is None:
             return grpc.insecure_channel(address, options=options)
         cert, key, _ = self._keys.read()
-        return grpc.secure_channel(address, grpc.ssl_channel_credentials(self._authority, key, cert), options=options)
+        credentials = grpc.ssl_channel_credentials(self._keys.authority(), key, cert)
+        return grpc.secure_channel(address, credentials, options=options)

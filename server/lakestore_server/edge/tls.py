@@ -27,6 +27,10 @@ class TlsKeys:
         self.context()
         return _bytes(self.cert), _bytes(self.key), _bytes(self.client_ca) if self.client_ca else None
 
+    def authority(self) -> bytes | None:
+        """The certificate of `ca`; None without one."""
+        return _bytes(self.ca) if self.ca else None
+
     def stamp(self) -> tuple[int, ...]:
         """Changes when a file changes; zeros for missing files."""
         files = [self.cert, self.key, *([self.client_ca] if self.client_ca else [])]
