@@ -37,6 +37,7 @@ from lakestore_server.host import event_log
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.disk import AppendFile, Disk
 from lakestore_server.journals.shared_journal import SharedJournal
+from lakestore_server.operate.backup import write_file
 from lakestore_server.state.judge import ForeignLog
 
 log = logging.getLogger("lakestore.copy")
@@ -137,12 +138,7 @@ class FirstCopy:
 
     def _mark(self) -> None:
         if not data_folder.is_half_copied(self.folder):
-            file = self.disk.create(self.folder / RESTORING)
-            try:
-                file.write([COPY_MARK])
-                file.sync()
-            finally:
-                file.close()
+            write_file(self.disk, self.folder / RESTORING, [COPY_MARK])
             self.disk.sync_folder(self.folder)
         self.disk.make_folder(self.folder / SEGMENTS)
 

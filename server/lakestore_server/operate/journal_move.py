@@ -30,6 +30,7 @@ from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.disk import Disk, RealDisk
 from lakestore_server.journals.log import Log
 from lakestore_server.journals.shared_journal import POLL_SECONDS, JournalEnd, SharedJournal
+from lakestore_server.operate.backup import write_file
 from lakestore_server.state.commit_record import CommitRecord, Deposed, Place, Unknown
 
 MARK = "move-journal"
@@ -166,10 +167,7 @@ class Mover:
     def _write(self, name: str, data: bytes) -> None:
         """Write a small file durably, in the place of an earlier one."""
         self._remove(f"{name}.tmp")
-        file = self.disk.create(self.folder / f"{name}.tmp")
-        with closing(file):
-            file.write([data])
-            file.sync()
+        write_file(self.disk, self.folder / f"{name}.tmp", [data])
         self.disk.rename(self.folder / f"{name}.tmp", self.folder / name)
         self.disk.sync_folder(self.folder)
 
