@@ -13,8 +13,8 @@ NEMESIS = "nemesis"
 EXCUSE, HEALED = "excuse", "healed"
 """Beside faults a history tells which errors are no defects from here on, and that nothing is broken any more."""
 READS = "reads"
-"""Beside faults a history tells first where its connections read, if not at the leader. There a connection sees its own
-writes, and may not see those of others yet (docs/replicas.md)."""
+"""The first note of a history whose connections do not read at the leader: where they read. At a follower a connection
+sees its own writes. It may see the writes of other connections later (docs/replicas.md)."""
 PAUSE, SHAPE = "pause", "shape"
 """Functions that ask nothing of a server: a rest, and a note of what was drawn, for those who judge a history again."""
 

@@ -72,8 +72,8 @@ def plan(seed: int | str, seconds: float, names: Iterable[str]) -> list[Planned]
 
 
 def lasting(planned: Sequence[Planned], names: Collection[str], seconds: float) -> list[Planned]:
-    """The faults, of which every second one of these kinds lasts for so long at least, but ends before the next one of
-    its kind begins."""
+    """The faults, some of them longer. Every second fault of a named kind lasts at least `seconds`. It ends earlier if
+    the next fault of its kind begins."""
     made: list[Planned] = []
     for at, each in enumerate(planned):
         ends = each.ends

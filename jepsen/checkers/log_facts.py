@@ -214,8 +214,8 @@ class Facts:
         return {key: Window.of(self, rows) for key, rows in self.truth.items()}
 
     def least(self, key: str, call: Call) -> int:
-        """So many rows of a key a read of the newest state shows at least: those that were acknowledged before it, at
-        followers those of its own connection alone. A process is one connection."""
+        """The fewest rows of a key that a read of the newest state may show. At the leader all rows count that were
+        acknowledged before the read. At a follower only rows of the read's own connection count; a process is one."""
         if not self._is_late(call):
             return self.windows[key].least(call.invoked.index)
         if (key, call.process) not in self._own_windows:
@@ -238,13 +238,13 @@ class Facts:
     def given(self) -> dict[str, tuple[int, float]]:
         """Token to the places between which its position was the newest: within every call that was told of it anew."""
         found: dict[str, tuple[int, float]] = {}
-        anew = [(each.token, each.begins, each.ends) for each in self.sends if each.token]
+        said = [(each.token, each.begins, each.ends) for each in self.sends if each.token]
         for call in self.cuts:
             assert call.completed is not None
             if call.invoked.value["by"] == "snapshot":
                 begins = -1 if self._is_late(call) else call.invoked.index
-                anew.append((call.value["token"], begins, call.completed.index))
-        for token, begins, ends in anew:
+                said.append((call.value["token"], begins, call.completed.index))
+        for token, begins, ends in said:
             before, until = found.get(token, (-1, NEVER))
             found[token] = max(before, begins), min(until, ends)
         return found

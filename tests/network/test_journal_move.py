@@ -352,7 +352,7 @@ def _copied(folder: Path, target: Path) -> Path:
 
 
 def _state(left: Path, log: MemoryLog, way: str) -> str:
-    """Which journal the folder has. The same command again ends the move."""
+    """The kind of the folder's journal. Then the same command runs again, which ends the move."""
     held = checkpoints.newest(RealDisk(), left)
     assert held is not None
     is_of_files = not held.place or held.place.startswith(journal_file.PREFIX)

@@ -1,4 +1,4 @@
-"""What was acknowledged is there after kill -9 under load and after power cuts, exactly once, in dense offsets."""
+"""Acknowledged commits survive kill -9 and power cuts: each row is there once, in dense offsets."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class KafkaServers:
 
     @property
     def arguments(self) -> list[str]:
-        """What every server is started with, besides its folder and ports."""
+        """The options of every server, besides its folder and ports."""
         return ["--journal", self.journal, "--warehouse", str(self._folder / "warehouse"), *self._more]
 
     @property
