@@ -124,6 +124,12 @@ class SharedJournal:
         """The servers that copy a checkpoint of this one, with the position from which each needs the log."""
         self._is_leading = False
         self._address = self._http = ""
+        self._process = secrets.token_hex(8)
+        """The id of this process in its reports."""
+        self._own_address = ""
+        """The address of this process in the log; empty before a report of it was read."""
+        self._doubles: set[str] = set()
+        """The processes that say the same address."""
         self._writer = 0
         self._writers: set[int] = set()
         """The writers of this leadership: each `roll` draws a further one."""
@@ -153,6 +159,15 @@ class SharedJournal:
         """Number of messages that do not count, since this server had read the log to its end. Reports are left out."""
         return self._judge.void - self._judge.reports - self._void_before
 
+    def is_cut(self) -> bool:
+        """Whether messages are gone that this server needs after its newest checkpoint. By any thread."""
+        return self._log.bounds()[0] > self._needs
+
+    def check(self) -> None:
+        """`Invalid` with the setting by which the log may lose messages; `ForeignLog` if it is another one by now. By
+        any thread."""
+        self._log.open(self._identity)
+
     # Before the first start, by any thread.
 
     def lacks_beginning(self) -> bool:
@@ -172,7 +187,8 @@ class SharedJournal:
             start = max(first, end - count)
             for position, data in self._log.read(start, 0.0, to_end=True):
                 found = report_in(position, data)
-                address = known.hear(found[1]) if found is not None else ""
+                heard = known.hear(found[1]) if found is not None else None
+                address = heard.address if heard is not None else ""
                 if found is not None and found[0] is not Kind.REPORT:
                     leader = address or leader
             peers = [each.address for each in known.present(besides) if each.lsn != COPIES]
@@ -203,7 +219,7 @@ class SharedJournal:
         self._log.prepare()
 
     def _begin(self, lsn: int, standing: Standing) -> None:
-        self._judge = Judge(standing, reported=self._replicas.hear)
+        self._judge = Judge(standing, reported=self._hear)
         self._lsn = self._given_lsn = lsn
         self._given_place = standing
         self._needs = standing.position
@@ -261,9 +277,9 @@ class SharedJournal:
         """Judge a message, and note what it says about the leader."""
         void, is_own = self._judge.void, self._judge.standing.writer in self._writers
         counted = self._judge.take(position, data)
-        self.heard = self._clock.monotonic()
+        self.heard = self._replicas.listen()
         if counted is not None or self._judge.void == void:
-            self._heard = self._clock.monotonic()
+            self._heard = self.heard
         if counted is None:
             return None
         if counted.kind is Kind.RECORD:
@@ -274,12 +290,28 @@ class SharedJournal:
         if counted.kind in (Kind.LEAVE, Kind.END):
             self._leader = replace(self._leader, has_left=True)
         else:
-            self._leader = Leader(self._replicas.hear(counted.record()[0].to_pybytes()), counted.after.epoch)
+            self._leader = Leader(self._hear(counted.record()[0].to_pybytes()), counted.after.epoch)
         if counted.kind is Kind.CLAIM:
             self._claimed_at = position
         if self._given_lsn == self._lsn:
             self._given_place = counted.after
         return counted
+
+    def _hear(self, report: bytes) -> str:
+        """Take a report; returns its server's address. Tells of another process that says the address of this one."""
+        replica = self._replicas.hear(report)
+        if replica is None:
+            return ""
+        if replica.process == self._process:
+            self._own_address = replica.address
+        elif replica.process and replica.address == self._own_address and replica.process not in self._doubles:
+            self._doubles.add(replica.process)
+            log.error(
+                "another server says that it is reached at %s, as this one: give each server an --advertise of its own."
+                " Clients and other servers reach one of the two at most",
+                replica.address,
+            )
+        return replica.address
 
     def _check_lsn(self, lsn: int, position: int) -> None:
         if lsn != self._lsn + 1:
@@ -432,7 +464,8 @@ class SharedJournal:
             self._log.prepare()
 
     def _own_report(self, address: str, http: str) -> bytes:
-        return report_of(Replica(address, self._given_lsn, self._least_needs(), self._clock.monotonic(), http))
+        needs = self._least_needs()
+        return report_of(Replica(address, self._given_lsn, needs, self._clock.monotonic(), http, self._process))
 
     def _least_needs(self) -> int:
         """The position from which this server or a copy of its checkpoint needs the log."""
@@ -542,7 +575,7 @@ class SharedJournal:
         self._needs, self._reported_at = _parsed(below)[1].position, -REPORT_SECONDS
         if not self._is_leading:
             return
-        position = self._replicas.needed(min(self._least_needs(), self._claimed_at), self._address)
+        position = self._replicas.needed(min(self._least_needs(), self._claimed_at), self._process)
         try:
             self._log.remove_before(position)
         except LakestoreError as error:

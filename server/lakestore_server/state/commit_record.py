@@ -104,6 +104,8 @@ class Replica:
     """The monotonic time at which the report was read."""
     http: str = ""
     """Where other servers reach its HTTP port."""
+    process: str = ""
+    """The random id of its process; empty in a report by another server, or by an older release."""
 
 
 @dataclass(frozen=True, slots=True)
