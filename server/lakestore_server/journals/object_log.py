@@ -4,7 +4,9 @@
 - Numbers are removed in blocks of `BLOCK`, in ascending order. Before the first object of a block is removed, the
   object `closed/<block>` is put, and it stays. A sender asks for it after each put, and a reader after each read. So a
   server that was paused, and puts a number that was removed, acknowledges nothing, and nobody applies it.
-- Nothing depends on clocks.
+- A sender asks now and then whether the journal is still the one that it opened. A bucket that was emptied, by hand or
+  by a lifecycle rule, would else take its objects for ever, and no reader would find them.
+- What is acknowledged depends on no clock.
 """
 
 from __future__ import annotations
@@ -61,6 +63,10 @@ ASKED_AGAIN = 3
 """Repeats of the question whether an object is there, at once after an error."""
 ASK_SECONDS = 5.0
 """The pause between questions whether the next number is still in the log, while nothing comes."""
+IDENTITY_SECONDS = 10.0
+"""The pause between a sender's questions whether the journal is still there."""
+OWN_BYTES = 16 << 20
+"""The most bytes of a sender's newest objects that are kept for the next gap. A reader fetches earlier ones."""
 OPEN_SECONDS = 15.0
 """The time in which a store must answer at a start."""
 SILENT_SECONDS = 30.0
@@ -182,13 +188,12 @@ class ObjectLog:
     def confirm(self) -> None:
         """`ForeignLog` if the journal is gone or was created again."""
         try:
-            identity = self._objects.identity()
+            problem = self._objects.loss()
         except Unavailable as error:
             log.debug("the journal's identity is not confirmed: %s", error)
             return
-        if self._objects.known and identity != self._objects.known:
-            what = f"was created again (its id is {identity})" if identity else "is gone"
-            raise ForeignLog(f"the journal at {self._place} {what}")
+        if problem:
+            raise ForeignLog(problem)
 
     def bounds(self) -> tuple[int, int]:
         """(position of the first message, position of the next one) of what is there."""
@@ -270,6 +275,14 @@ class _Objects:
         if version > FORMAT:
             raise NewerFormat(f"the journal at {self.place} is of a newer release (format {version})")
         return identity
+
+    def loss(self) -> str:
+        """A sentence if the journal that was opened is gone or was created again, else empty."""
+        identity = self.identity()
+        if not self.known or identity == self.known:
+            return ""
+        what = f"was created again (its id is {identity})" if identity else "is gone"
+        return f"the journal at {self.place} {what}"
 
     def is_closed(self, number: int) -> bool:
         """Whether the number, and all lower ones, may have been removed by now."""
@@ -355,7 +368,11 @@ class _Sender:
         self._losses = 0
         """Numbers in a row that other servers have taken."""
         self._own: dict[int, list[bytes]] = {}
-        """Messages of this server that are stored and were not read yet, so nobody fetches them."""
+        """Messages of this server that are stored and were not read yet, so nobody fetches them. A leader without gaps
+        reads none of its own, so only the newest ones stay."""
+        self._own_bytes = 0
+        self._identity_at = float("-inf")
+        """The time of the last answer that the journal is still there."""
         self._answers: deque[tuple[Callable[[int], None], int]] = deque()
         self._threads = self._idle = 0
         self._unknown: Unknown | None = None
@@ -399,8 +416,11 @@ class _Sender:
         """The messages of an object that this sender has stored; forgets the objects before it."""
         with self._lock:
             for earlier in [each for each in self._own if each < number]:
-                del self._own[earlier]
+                self._forget(earlier)
             return self._own.get(number)
+
+    def _forget(self, number: int) -> None:
+        self._own_bytes -= sum(map(len, self._own.pop(number)))
 
     def stop(self) -> None:
         with self._lock:
@@ -465,6 +485,9 @@ class _Sender:
         while True:
             try:
                 is_ours = self._is_put(flight.number, data)
+                if is_ours and (loss := self._loss()):
+                    self._fail(loss)
+                    return None
                 if self._objects.is_closed(flight.number):
                     self._void(flight.number)
                     return None
@@ -484,6 +507,19 @@ class _Sender:
             return True
         there = store.get(_name(number))
         return None if there is None else _sender_of(there) == (number, self._id)
+
+    def _loss(self) -> str:
+        """Why nobody may read what was put: the journal is gone. Asked at the first put and then now and then."""
+        now = time.monotonic()
+        if now - self._identity_at < IDENTITY_SECONDS:
+            return ""
+        try:
+            loss = self._objects.loss()
+        except Unavailable as error:
+            raise StoreError(error.message) from error
+        if not loss:
+            self._identity_at = now
+        return loss
 
     def _void(self, number: int) -> None:
         """The number was removed, so nobody knows whether an earlier put of this object was read by others."""
@@ -509,6 +545,9 @@ class _Sender:
 
     def _answer(self, flight: _Flight) -> None:
         self._own[flight.number] = [each.data for each in flight.waiting]
+        self._own_bytes += sum(map(len, self._own[flight.number]))
+        while self._own_bytes > OWN_BYTES:
+            self._forget(next(iter(self._own)))
         for index, each in enumerate(flight.waiting):
             self._bytes -= len(each.data)
             self._answers.append((each.stored, (flight.number << INDEX_BITS) + index))

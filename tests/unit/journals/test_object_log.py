@@ -444,3 +444,49 @@ def test_a_log_that_grows_while_it_is_read_has_an_end(store: Shop, opened: Calla
     store.after = lambda method, name: None
     assert found[:2] == [b"a", b"b"]
     assert len(found) < 10
+
+
+@pytest.mark.parametrize(("is_created_again", "said"), [(False, "is gone"), (True, "was created again")])
+def test_nothing_is_stored_in_a_bucket_that_was_emptied(
+    store: Shop, opened: Callable[..., ObjectLog], monkeypatch: pytest.MonkeyPatch, is_created_again: bool, said: str
+) -> None:
+    """By hand, or by a rule that removes old objects: no reader would find what a leader puts there."""
+    monkeypatch.setattr(object_log, "IDENTITY_SECONDS", 0.0)
+    log = opened()
+    assert sent(log, b"a") == [at(0)]
+    store.remove(["journal.json", name(0)])
+    if is_created_again:
+        assert create(store, PLACE)
+    for _ in range(2):
+        with pytest.raises(Unknown, match=said):
+            sent(log, b"b")
+    with pytest.raises(ForeignLog, match=said):
+        log.confirm()
+
+
+def test_a_sender_asks_for_the_journal_now_and_then(store: Shop, opened: Callable[..., ObjectLog]) -> None:
+    log = opened()
+    store.requests.clear()
+    for number in range(20):
+        sent(log, b"%d" % number)
+    assert store.requests.count(("get", "journal.json")) == 1
+    assert len(content(log)) == 20
+    log.stop_sending()
+    fail(store, "get", "journal.json")
+    assert sent(log, b"after a lost answer") == [at(20)]
+
+
+def test_a_sender_keeps_its_newest_messages_alone(
+    store: Shop, opened: Callable[..., ObjectLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader without followers has no gaps, so it reads none of its own messages."""
+    monkeypatch.setattr(object_log, "OWN_BYTES", 250)
+    log = opened()
+    texts = [b"%d" % number * 100 for number in range(10)]
+    for text in texts:
+        sent(log, text)
+    sender = log._senders.present
+    assert sender is not None
+    assert list(sender._own) == [8, 9]
+    assert content(log) == texts
+    assert sender._own_bytes == sum(len(each) for messages in sender._own.values() for each in messages)
