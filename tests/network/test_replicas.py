@@ -244,6 +244,24 @@ def test_messages_that_do_not_count_are_metrics(tmp_path: Path) -> None:
         assert metric(found, 1 - leader, gaps) == 0
 
 
+def test_a_server_whose_beats_fail_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would lead without beats: deposed whenever it is idle, and again leader."""
+    with Replicas(tmp_path, 2) as found:
+        for number in (found.leader(), 1 - (found.leader() or 0)):
+            assert number is not None
+            monkeypatch.setattr(found.servers[number].engine.loop.journal, "beat", beat_with_a_defect)
+            until(partial(has_ended, found, number), "the end of the server")
+            assert "a defect" in str(dict(found.fatal)[number])
+
+
+def has_ended(replicas: Replicas, number: int) -> bool:
+    return number in dict(replicas.fatal)
+
+
+def beat_with_a_defect(*_: str) -> None:
+    raise ZeroDivisionError("a defect")
+
+
 NOVEL: dict[str, dict[str, Any]] = {
     "section": {"producers": [], "novelty": [1]},
     "step": {"catalog": [{"key": "", "steps": [["rename-namespace", "a"]]}]},

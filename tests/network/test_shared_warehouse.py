@@ -116,6 +116,28 @@ def test_a_warehouse_that_does_not_answer_refuses_nothing_and_is_asked_again(alo
     assert [type(error) for error in wrong] == [Invalid]
 
 
+def test_a_first_leader_waits_for_a_warehouse_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It follows again, so another server may lead, and does not end."""
+    refused = list[str]()
+
+    def read(storage: LocalStorage, location: str) -> bytes:
+        if location.endswith(NAME) and len(refused) < 3:
+            refused.append(location)
+            raise OSError("the store did not answer")
+        return plain(storage, location)
+
+    plain = LocalStorage.read
+    monkeypatch.setattr(LocalStorage, "read", read)
+    with Replicas(tmp_path, count=1) as replicas:
+        assert len(refused) == 3
+        assert not replicas.fatal
+        assert (tmp_path / "warehouse" / NAME).exists()
+        with ls.connect(replicas.address(0)) as lake:
+            lake.create_table("a.t", SCHEMA, buckets=1)
+
+
 def test_a_mark_that_a_crash_left_empty_is_written_again(tmp_path: Path) -> None:
     uri = uri_of(tmp_path)
     mark = WarehouseMark(LocalStorage(uri), uri, "one")

@@ -107,6 +107,10 @@ class CommitLoop:
         self._is_leading = not self.journal.is_shared
         self._address = self._http = ""
         """Where clients reach gRPC and servers HTTP of this server, once they do: then it may lead."""
+        self._claims_at = float("-inf")
+        """Before this time the loop claims nothing, because it was not ready to lead."""
+        self._beats_failure: BaseException | None = None
+        """The error that ended the thread that beats."""
         self._is_behind = False
         """Whether the last look at the journal of another leader found records."""
         self._checkpoint_due: Callable[[], None] = lambda: None
@@ -271,7 +275,8 @@ class CommitLoop:
             self._is_behind = True
             self._replay(entry)
         self._maybe_checkpoint()
-        if self._address and self._is_leader_silent():
+        self._raise_beats_failure()
+        if self._address and self._clock.monotonic() >= self._claims_at and self._is_leader_silent():
             self._claim()
         return True
 
@@ -299,9 +304,20 @@ class CommitLoop:
             return
         self._in_flight.begin(self.view.lsn)
         self.time.begin(self.view.clock_us)
-        self._begin_to_lead()
+        try:
+            self._begin_to_lead()
+        except Unavailable as error:
+            self._give_up_lead(error)
+            return
         self._is_leading = True
         event_log.event(log, logging.INFO, "leads", epoch=self.journal.leader.epoch, lsn=self.view.lsn)
+
+    def _give_up_lead(self, reason: Unavailable) -> None:
+        """Follow again, because something that a leader needs before its first commit does not answer."""
+        log.warning("this server does not lead yet, and tries again in %g s: %s", self.journal.lease_seconds, reason)
+        self.journal.leave()
+        self.journal.follow_again()
+        self._claims_at = self._clock.monotonic() + self.journal.lease_seconds
 
     def _step_down(self, reason: Deposed | Unknown) -> None:
         """Follow from the durable state on. What was appended beyond it is read from the journal if it counts."""
@@ -326,6 +342,14 @@ class CommitLoop:
                 self.journal.beat(self._address, self._http)
             except (Deposed, Unknown):  # the loop learns it from the journal
                 self.queue.poke()
+            except BaseException as error:  # a leader that beats no more would be deposed again and again
+                self._beats_failure = error
+                self.queue.poke()
+                return
+
+    def _raise_beats_failure(self) -> None:
+        if self._beats_failure is not None:
+            raise self._beats_failure
 
     def _lead(self) -> bool:
         """A turn of a loop that leads."""
@@ -340,6 +364,7 @@ class CommitLoop:
     def _turn(self) -> bool:
         work = self._current = self.queue.take(self._in_flight.room)
         self._wait(self._in_flight.raise_failure)
+        self._raise_beats_failure()
         if not work and self.journal.is_shared:
             self.journal.durable()  # the beats may have learned that another server leads
         if not work and self.queue.is_over:
