@@ -104,6 +104,11 @@ def test_every_alert_says_what_to_do_and_shows_labels_that_its_metrics_have() ->
         assert set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))) <= labels, rule["alert"]
 
 
+def test_no_alert_takes_a_checkpoint_for_a_change_of_the_leader() -> None:
+    """A leader claims again at each checkpoint, so the epoch of the journal grows."""
+    assert not any("lakestore_journal_epoch" in expression for _, expression in expressions())
+
+
 def test_alerts_cover_each_state_that_a_server_reports_as_broken() -> None:
     asked = " ".join(expression for _, expression in expressions())
     for name in ("damage", "duty_failing", "index_ready", "clock_confirmed", "table_tier_failures", "disk_free_bytes"):

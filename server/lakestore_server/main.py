@@ -32,6 +32,7 @@ from lakestore_server.commit.producer_verbs import ProducerVerbs
 from lakestore_server.commit.recovery import JournalOf
 from lakestore_server.duties.dropped_tables import DroppedTables
 from lakestore_server.duties.expiry import Expiry
+from lakestore_server.duties.journal_check import JournalCheck
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.scrub import VerifyAhead
 from lakestore_server.duties.upkeep import Upkeep
@@ -258,9 +259,8 @@ class Server:
         self._warehouse_check = self._checked_warehouse(ledger)
         self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline)
         self._look_at_lake(store)
-        subscriptions = Subscriptions(
-            self.engine, clock, settings.subscription_idle_seconds, settings.rebalance_seconds
-        )
+        idle_seconds, rebalance_seconds = settings.subscription_idle_seconds, settings.rebalance_seconds
+        subscriptions = Subscriptions(self.engine, clock, idle_seconds, rebalance_seconds)
         producers = ProducerVerbs(self.engine, settings.producer_idle_seconds)
         check_seconds, wake_checkpoint = settings.retention_check_seconds, self.upkeep.checkpointer.wake
         self.retention = Retention(
@@ -278,6 +278,7 @@ class Server:
         self.presented = SnapshotTables(self.engine, leases, self.catalog, clock, presenter)
         calls = Calls(clock, settings.slow_seconds)
         self.dropped = DroppedTables(self.engine, leases, self.catalog, check_seconds, wake_checkpoint)
+        self._journal_check = JournalCheck.of(self.engine, self.upkeep.checkpoint)
         self.service = Service(
             engine=self.engine,
             upkeep=self.upkeep,
@@ -432,6 +433,8 @@ class Server:
 
     def stop_duties(self) -> None:
         """Stop the background work outside of the engine."""
+        if self._journal_check is not None:
+            self._journal_check.close()
         if self._warehouse_check is not None:
             self._warehouse_check.close()
         self.dropped.close()

@@ -255,7 +255,12 @@ FAMILIES = (
         "1 while this server commits, 0 while it follows another.",
         lambda m: int(m.engine.is_leading),
     ),
-    Family("lakestore_journal_epoch", "gauge", "Servers that have led so far.", lambda m: m.status.journal.epoch),
+    Family(
+        "lakestore_journal_epoch",
+        "gauge",
+        "Claims so far: a server claims when it begins to lead, and at each checkpoint as leader.",
+        lambda m: m.status.journal.epoch,
+    ),
     Family(
         "lakestore_journal_void",
         "counter",

@@ -297,7 +297,8 @@ class JournalStatus:
     role: str
     """`leader` or `follower`; a server with a journal of its own leads."""
     epoch: int
-    """The number of servers that have led so far; 0 for a journal in files."""
+    """The number of claims so far; 0 for a journal in files. A server claims when it begins to lead, and at each
+    checkpoint as leader."""
     leader: str
     """The address of the leader; empty if none is known."""
     lag_ms: int
