@@ -119,6 +119,20 @@ def fail(store: Shop, method: str, start: str, times: int = 1) -> None:
     store.after = after
 
 
+def send_first(store: Shop, log: ObjectLog) -> tuple[list[int], threading.Event]:
+    """Send a first message, whose put begins only when the event is set; the list gets its position."""
+    go_on = threading.Event()
+
+    def before(method: str, of: str) -> None:
+        if (method, of) == ("put", name(0)):
+            go_on.wait(10.0)
+
+    store.before = before
+    positions = send(log, b"1")
+    until(lambda: ("put", name(0)) in store.requests, "the first put")
+    return positions, go_on
+
+
 def test_messages_come_back_in_order_at_every_end(opened: Callable[..., ObjectLog]) -> None:
     one, other = opened(), opened()
     texts = [b"%d" % number * (number + 1) for number in range(40)]
@@ -134,10 +148,8 @@ def test_messages_come_back_in_order_at_every_end(opened: Callable[..., ObjectLo
 def test_messages_share_an_object_while_another_one_is_on_its_way(
     store: Shop, opened: Callable[..., ObjectLog]
 ) -> None:
-    log, go_on = opened(group_seconds=10.0), threading.Event()
-    store.before = lambda method, _: go_on.wait(10.0) if method == "put" else None  # type: ignore[assignment]
-    positions = send(log, b"first")
-    until(lambda: any(request == ("put", name(0)) for request in store.requests), "the first put")
+    log = opened(group_seconds=10.0)
+    _, go_on = send_first(store, log)
     positions = send(log, *[b"%d" % number for number in range(100)])
     go_on.set()
     await_stored(log, positions, 100)
@@ -162,15 +174,8 @@ def test_equal_bytes_of_another_server_are_not_its_own(store: Shop, opened: Call
 
 
 def test_messages_after_a_lost_number_are_sent_once_more(store: Shop, opened: Callable[..., ObjectLog]) -> None:
-    log, go_on = opened(group_seconds=0.0), threading.Event()
-
-    def before(method: str, of: str) -> None:
-        if (method, of) == ("put", name(0)):
-            go_on.wait(10.0)
-
-    store.before = before
-    positions = send(log, b"1")
-    until(lambda: ("put", name(0)) in store.requests, "the first put")
+    log = opened(group_seconds=0.0)
+    positions, go_on = send_first(store, log)
     send_later = send(log, b"2")
     until(lambda: ("has", f"closed/{0:020}") in store.requests[2:] and ("put", name(1)) in store.requests, "the second")
     store.before = lambda method, of: None
@@ -184,15 +189,8 @@ def test_messages_after_a_lost_number_are_sent_once_more(store: Shop, opened: Ca
 
 
 def test_nothing_is_stored_before_the_lower_number_is(store: Shop, opened: Callable[..., ObjectLog]) -> None:
-    log, go_on = opened(group_seconds=0.0), threading.Event()
-
-    def before(method: str, of: str) -> None:
-        if (method, of) == ("put", name(0)):
-            go_on.wait(10.0)
-
-    store.before = before
-    first = send(log, b"1")
-    until(lambda: ("put", name(0)) in store.requests, "the first put")
+    log = opened(group_seconds=0.0)
+    first, go_on = send_first(store, log)
     second = send(log, b"2")
     until(lambda: ("put", name(1)) in store.requests and store.requests[-1][0] == "has", "the second put")
     log.poll(0.1)
