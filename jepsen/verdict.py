@@ -14,11 +14,6 @@ from jepsen.workload import TROUBLES, Measured, Pictured, Workload
 
 DEFECTS = ("Internal:", "Corrupt:")
 """Beginnings of errors that no operation may end in, whatever is broken."""
-
-LATE = frozenset({"nonlinearizable", "stale-read", "nonmonotonic-read", "stale"})
-LATE_ENDS = "-process", "-realtime"
-"""Names of anomalies, and ends of names, of reads that lack what others have written before: at followers these are
-late, not wrong. The workload `log` keeps this rule itself, exactly."""
 IDLE_CALLS = 10
 """Calls of one function of which one at least succeeds; a few may all meet a fault."""
 
@@ -89,8 +84,6 @@ def judge(workload: Workload, history: History) -> Judged:
     for call in history.calls():
         counts.setdefault(call.f, Counter())[call.kind] += 1
     found = [*workload.check(history), *_stuck(history), *_defects(history)]
-    if history.late_until >= 0:
-        found = [each for each in found if each.name not in LATE and not each.name.endswith(LATE_ENDS)]
     asked = {f: kinds for f, kinds in counts.items() if f not in (PAUSE, SHAPE)}
     idle = [f for f, kinds in asked.items() if not kinds[Kind.OK] and kinds.total() >= IDLE_CALLS]
     if not any(kinds[Kind.OK] for kinds in asked.values()):

@@ -14,6 +14,7 @@ from typing import Any
 
 from jepsen.anomaly import Anomaly
 from jepsen.checkers.cycles import Graph, Link
+from jepsen.checkers.freshness import Bound
 from jepsen.operation import Call, Kind
 
 SHOWN_CHARS_MAX = 300
@@ -33,12 +34,21 @@ class Transaction:
     """Nothing that begins behind it comes before the transaction; infinite where that is not known."""
     kind: Kind
     operations: tuple[tuple[str, Key, Any], ...]
+    behind: int | None = None
+    """For a read at a follower the last write of its own connection, by its number, or -1; None for all others."""
 
     @classmethod
-    def of(cls, call: Call) -> Transaction:
-        """A call's transaction: as it was answered, else as it was asked for."""
+    def of(cls, call: Call, bound: Bound | None = None) -> Transaction:
+        """A call's transaction: as it was answered, else as it was asked for. `bound`: what a read must show."""
         index, micro = call.invoked.index, tuple((f, k, v) for f, k, v in call.value or ())
-        return cls(index, call.process, index, call.ended, call.kind, micro)
+        begin = index if bound is None else bound.place
+        behind = bound.own if bound is not None and bound.is_late else None
+        return cls(index, call.process, begin, call.ended, call.kind, micro, behind)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it may lie before what its process read earlier."""
+        return self.behind is not None
 
     def appended(self) -> dict[Key, list[Any]]:
         """Its own elements by key."""
@@ -263,13 +273,15 @@ def _disagreements(each: Transaction) -> Iterator[Anomaly]:
 
 def _in_time(graph: Graph, happened: Sequence[Transaction]) -> None:
     """Edges of processes and of time; of time only those that others do not imply."""
-    newest: dict[int | str, Transaction] = {}
+    newest: dict[int | str, list[Transaction]] = {}
+    """By process what no later transaction of it implies: the last one, and reads at followers since."""
     moments: list[tuple[float, bool, Transaction]] = []
-    for each in sorted(happened, key=lambda each: each.begin):
-        before = newest.get(each.process)
-        if before is not None and before.end <= each.begin:
-            graph.add(before.number, each.number, Link.PROCESS, f"process {each.process} did both")
-        newest[each.process] = each
+    for each in sorted(happened, key=lambda each: each.number):
+        own = newest.setdefault(each.process, [])
+        for before in own:
+            if before.number == each.behind or before.end <= each.begin:
+                graph.add(before.number, each.number, Link.PROCESS, f"process {each.process} did both")
+        newest[each.process] = [*own, each] if each.is_late else [each]
         moments += [(each.begin, False, each)] + ([(each.end, True, each)] if each.end != float("inf") else [])
     frontier: list[Transaction] = []
     for _, is_end, each in sorted(moments, key=lambda moment: (moment[0], moment[1], moment[2].number)):

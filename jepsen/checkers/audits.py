@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jepsen.anomaly import Anomaly
+from jepsen.checkers.freshness import Bound
 from jepsen.operation import Call, Kind
 
 INITIAL = -1
@@ -82,8 +83,21 @@ class Audit:
             for table, account, delta in call.invoked.value["rows"] if call.kind is not Kind.FAIL else ():
                 self._deltas.setdefault((table, account), []).append((delta, call))
 
-    def cut(self, cut: Cut, operation: int, begin: int | None = None, end: float = float("inf")) -> Iterator[Anomaly]:
-        """Faults of the rows of one cut; with `begin` also that something is missing that was there by then."""
+    def cut(
+        self,
+        cut: Cut,
+        operation: int,
+        bound: Bound | None = None,
+        end: float = float("inf"),
+        *,
+        may_be_empty: bool = False,
+    ) -> Iterator[Anomaly]:
+        """Faults of the rows of one cut; with a bound also that something is missing that the read must show.
+
+        `may_be_empty`: the cut may lie before the commit that made all accounts.
+        """
+        if may_be_empty and not any(cut.values()):
+            return
         for table, rows in cut.items():
             lacking = set(self._plan.accounts(table)) - set(rows)
             strange = set(rows) - set(self._plan.accounts(table))
@@ -91,10 +105,10 @@ class Audit:
                 sentence = f"{table} lacks accounts {sorted(lacking)} and has {sorted(strange)}, which nobody made"
                 yield Anomaly("accounts", sentence, (operation,))
         for number in range(self._plan.groups):
-            yield from self._group(cut, number, operation, begin)
+            yield from self._group(cut, number, operation, bound)
         yield from self._sums(cut, operation)
-        if begin is not None:
-            yield from self._counts(cut, operation, begin, end)
+        if bound is not None:
+            yield from self._counts(cut, operation, bound, end)
 
     def at_token(self, cut: Cut, number: int, name: int, operation: int) -> Iterator[Anomaly]:
         """A cut at a transfer's token shows that transfer.
@@ -110,7 +124,7 @@ class Audit:
                 sentence = f"group {number} shows transfer {shown} at the token of transfer {name}"
                 yield Anomaly("not-the-cut", sentence, (operation,))
 
-    def _group(self, cut: Cut, number: int, operation: int, begin: int | None) -> Iterator[Anomaly]:
+    def _group(self, cut: Cut, number: int, operation: int, bound: Bound | None) -> Iterator[Anomaly]:
         rows = self._rows(cut, number)
         names = {row["transfer"] for row in rows.values()}
         if len(names) > 1:
@@ -128,18 +142,19 @@ class Audit:
             if any(transfer.balances[place] != balance for place, balance in balances.items()):
                 sentence = f"group {number} is {balances} by transfer {name}, which wrote {list(transfer.balances)}"
                 yield Anomaly("invented", sentence, (operation,))
-            if begin is not None:
-                yield from self._stale(transfer, operation, begin)
+            if bound is not None:
+                yield from self._stale(transfer, operation, bound)
 
     def _rows(self, cut: Cut, number: int) -> dict[int, dict[str, Any]]:
         """The rows of a group that a cut has, by their places in a transfer."""
         members = [(place, table, account) for place, (table, account) in enumerate(self._plan.group(number))]
         return {place: cut[table][account] for place, table, account in members if account in cut.get(table, {})}
 
-    def _stale(self, seen: Transfer, operation: int, begin: int) -> Iterator[Anomaly]:
-        """A later transfer had ended before the read began."""
+    def _stale(self, seen: Transfer, operation: int, bound: Bound) -> Iterator[Anomaly]:
+        """The read must show a later transfer."""
         for each in self._groups[seen.group]:
-            if each.kind is Kind.OK and seen.end < each.begin and each.end < begin:
+            is_due = each.kind is Kind.OK and bound.covers_write(each.begin, each.end)
+            if is_due and seen.end < each.begin:
                 sentence = f"group {seen.group} shows transfer {seen.name}, though transfer {each.name} followed"
                 yield Anomaly(
                     "stale", f"{sentence} and was acknowledged before the read began", (operation, each.begin)
@@ -165,12 +180,12 @@ class Audit:
             sentence = f"the accounts of {of} add up to {found}, and must to {OPENING * count}"
             yield Anomaly("wrong-sum", sentence, (operation,))
 
-    def _counts(self, cut: Cut, operation: int, begin: int, end: float) -> Iterator[Anomaly]:
-        """No fewer deltas than were acknowledged before the read began, no more than were begun before it ended."""
+    def _counts(self, cut: Cut, operation: int, bound: Bound, end: float) -> Iterator[Anomaly]:
+        """No fewer deltas than the read must show, no more than were begun before it ended."""
         for table, rows in cut.items():
             for account, row in rows.items() if table in ADDED else ():
                 mine = [call for _, call in self._deltas.get((table, account), ())]
-                least = sum(call.kind is Kind.OK and call.ended < begin for call in mine)
+                least = sum(bound.covers(call) for call in mine)
                 most = sum(call.invoked.index < end for call in mine)
                 if not least <= row["moves"] - 1 <= most:
                     sentence = f"account {account} of {table} has {row['moves'] - 1} deltas, and from {least} to {most}"

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from jepsen.anomaly import Anomaly, few
+from jepsen.checkers.freshness import Bound, Freshness
 from jepsen.history import History
 from jepsen.operation import Call, Kind
 
@@ -26,10 +27,12 @@ def check(history: History) -> Sequence[Anomaly]:
     reads = [call for call in history.calls("read") if call.kind is Kind.OK]
     opens = [call for call in history.calls("open") if call.kind is Kind.OK]
     copies = history.calls("copy")
+    made = [call for call in copies if call.kind is Kind.OK and call.value["spans"]]
+    freshness = Freshness(history, [*opens, *made])
     found = [each for read in reads for each in _rows(read)]
-    found += _positions(opens, copies, reads)
+    found += _positions(opens, copies, reads, freshness)
     found += _fenced(opens, copies)
-    found += [each for read in reads for each in _copies(read, copies)]
+    found += [each for read in reads for each in _copies(read, copies, freshness.bound(read))]
     return few([*found, *_apart(reads, opens, copies)])
 
 
@@ -56,7 +59,7 @@ def _rows(read: Call) -> Iterator[Anomaly]:
         yield Anomaly("half-commit", f"{differing[:3]} are in one of two tables at one cut", at)
 
 
-def _copies(read: Call, copies: Sequence[Call]) -> Iterator[Anomaly]:
+def _copies(read: Call, copies: Sequence[Call], bound: Bound) -> Iterator[Anomaly]:
     """Copies that were refused and are there, in part or not at all though acknowledged, or that nobody made."""
     rows: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for p, n, by in _logged(read):
@@ -71,14 +74,16 @@ def _copies(read: Call, copies: Sequence[Call]) -> Iterator[Anomaly]:
         if call.kind is Kind.OK:
             spans = [span for span in call.value["spans"] if span[0] >= read.value["first"]]
             due = {(p, n) for p, begin, end in spans for n in range(begin, end)}
-            if call.acknowledged < read.invoked.index and due - rows[by]:
+            if bound.covers(call) and due - rows[by]:
                 yield Anomaly("lost", f"copy {by} was acknowledged, and {sorted(due - rows[by])[0]} is not there", at)
             elif rows[by] and rows[by] != due:
                 yield Anomaly("torn-commit", f"of copy {by} there are {len(rows[by])} rows, and {len(due)} are due", at)
 
 
-def _positions(opens: Sequence[Call], copies: Sequence[Call], reads: Sequence[Call]) -> Iterator[Anomaly]:
-    """Positions that are lower than somebody knew before."""
+def _positions(
+    opens: Sequence[Call], copies: Sequence[Call], reads: Sequence[Call], freshness: Freshness
+) -> Iterator[Anomaly]:
+    """Positions that are lower than somebody knew before; at a follower, than what the read must show."""
     told: dict[int, list[tuple[float, int]]] = defaultdict(list)
     """Places in the history of each partition, and the positions that were known there."""
     for call in copies:
@@ -92,12 +97,15 @@ def _positions(opens: Sequence[Call], copies: Sequence[Call], reads: Sequence[Ca
             told[p].append((read.acknowledged, end))
     known = {p: sorted(places) for p, places in told.items()}
     highest = {p: list(accumulate((at for _, at in places), max)) for p, places in known.items()}
+    own = {call.invoked.index: call for call in copies if call.kind is Kind.OK}
     for call in [*opens, *reads]:
+        bound = freshness.bound(call) if call.f == "read" else Bound(call.invoked.index)
+        moved = {p: end for p, _, end in own[bound.own].value["spans"]} if bound.own in own else {}
         for p, at in call.value["at"]:
-            place = bisect_left(known[p], (call.invoked.index, 0))
-            if place and at < highest[p][place - 1]:
-                said = f"partition {p} is at {at}, and was at {highest[p][place - 1]}"
-                yield Anomaly("position-back", said, (call.invoked.index,))
+            place = bisect_left(known[p], (bound.place, 0))
+            due = max(highest[p][place - 1] if place else 0, moved.get(p, 0))
+            if at < due:
+                yield Anomaly("position-back", f"partition {p} is at {at}, and was at {due}", (call.invoked.index,))
 
 
 def _ends(read: Call) -> Counter[int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jepsen.anomaly import Anomaly
+from jepsen.checkers.freshness import Bound, Freshness
 from jepsen.history import History
 from jepsen.operation import Call, Kind
 
@@ -18,16 +19,22 @@ def check(history: History, parts: int) -> Iterator[Anomaly]:
     writes = {number: call for call in history.calls("write") for number in call.invoked.value["rows"]}
     # A delete by a condition goes on in commits: one that fails, for the table is dropped meanwhile, has taken some.
     takes = [call for call in history.calls("truncate", "delete") if call.kind is not Kind.FAIL or call.f == "delete"]
+    undone = [call for call in history.calls("undrop") if call.kind is Kind.OK and call.value.get("done")]
+    changes = history.calls("write", "truncate", "delete", "drop", "rename")
+    freshness = Freshness(history, [*changes, *undone])
     for read in history.calls("read"):
         if read.kind is not Kind.OK:
             continue
         found: list[int] = read.value["rows"]
-        yield from _dropped(history, read)
-        yield from _surplus(read, found, writes, takes, parts)
-        yield from _lost(read, set(found), writes, takes, parts)
+        bound = freshness.bound(read)
+        yield from _dropped(history, read, bound)
+        yield from _surplus(read, found, writes, takes, parts, bound)
+        yield from _lost(read, set(found), writes, takes, parts, bound)
 
 
-def _surplus(read: Call, found: list[int], writes: dict[int, Call], takes: list[Call], parts: int) -> Iterator[Anomaly]:
+def _surplus(
+    read: Call, found: list[int], writes: dict[int, Call], takes: list[Call], parts: int, bound: Bound
+) -> Iterator[Anomaly]:
     index = read.invoked.index
     if len(set(found)) < len(found):
         yield Anomaly("twice", "a read has a row twice", (index,))
@@ -37,16 +44,18 @@ def _surplus(read: Call, found: list[int], writes: dict[int, Call], takes: list[
             yield Anomaly("never-written", f"a read has row {number}, which nobody has written by then", (index,))
             return
         for take in takes:
-            is_between = write.acknowledged < take.invoked.index and take.acknowledged < index
+            is_between = write.acknowledged < take.invoked.index and bound.covers(take)
             if take.kind is Kind.OK and is_between and _takes(take, number, parts):
                 sentence = f"a read has row {number}, which a {take.f} has taken away"
                 yield Anomaly("back-again", sentence, (index, take.invoked.index))
                 return
 
 
-def _lost(read: Call, found: set[int], writes: dict[int, Call], takes: list[Call], parts: int) -> Iterator[Anomaly]:
+def _lost(
+    read: Call, found: set[int], writes: dict[int, Call], takes: list[Call], parts: int, bound: Bound
+) -> Iterator[Anomaly]:
     for number, write in writes.items():
-        if number in found or write.kind is not Kind.OK or write.acknowledged > read.invoked.index:
+        if number in found or not bound.covers(write):
             continue
         may = (each for each in takes if each.acknowledged > write.invoked.index and each.invoked.index < _end(read))
         if not any(_takes(each, number, parts) for each in may):
@@ -55,11 +64,11 @@ def _lost(read: Call, found: set[int], writes: dict[int, Call], takes: list[Call
             return
 
 
-def _dropped(history: History, read: Call) -> Iterator[Anomaly]:
+def _dropped(history: History, read: Call, bound: Bound) -> Iterator[Anomaly]:
     """A table that is dropped for certain, and that nobody may have had back, is not read."""
     index = read.invoked.index
     for drop in history.calls("drop"):
-        if drop.kind is Kind.OK and drop.acknowledged < index:
+        if bound.covers(drop):
             backs = (each for each in history.calls("undrop") if each.kind is not Kind.FAIL)
             if not any(back.acknowledged > drop.invoked.index and back.invoked.index < _end(read) for back in backs):
                 yield Anomaly(

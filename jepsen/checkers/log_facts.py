@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from jepsen.checkers.freshness import Freshness
 from jepsen.history import History
 from jepsen.operation import NEVER, Call, Kind
 
@@ -109,13 +110,13 @@ class Facts:
     first_read: dict[int, tuple[int, int]]
     """Number to the place where the first stream that gave it had ended, and that call's operation."""
     torn: list[tuple[int, list[int]]]
-    late_until: int = -1
-    """The place up to which a read must show the writes of its own connection alone."""
+    freshness: Freshness
 
     @classmethod
     def of(cls, history: History) -> Facts:
         """The facts of a history."""
-        made = cls([], [], [], [], -1, {}, {}, {}, {}, {}, [], history.late_until)
+        acked = [call for call in history.calls("send") if call.kind is Kind.OK and call.value.get("acked")]
+        made = cls([], [], [], [], -1, {}, {}, {}, {}, {}, [], Freshness(history, acked))
         consumers: dict[int, Consumer] = {}
         for call in history.calls():
             if call.f == "send":
@@ -214,17 +215,15 @@ class Facts:
         return {key: Window.of(self, rows) for key, rows in self.truth.items()}
 
     def least(self, key: str, call: Call) -> int:
-        """The fewest rows of a key that a read of the newest state may show. At the leader all rows count that were
-        acknowledged before the read. At a follower only rows of the read's own connection count; a process is one."""
-        if not self._is_late(call):
-            return self.windows[key].least(call.invoked.index)
+        """The fewest rows of a key that a read of the newest state may show."""
+        bound = self.freshness.bound(call)
+        least = self.windows[key].least(bound.place)
+        if not bound.is_late:
+            return least
         if (key, call.process) not in self._own_windows:
             mine = {o: n for o, n in self.truth[key].items() if self._sender(n) == call.process}
             self._own_windows[key, call.process] = Window.of(self, mine)
-        return self._own_windows[key, call.process].least(call.invoked.index)
-
-    def _is_late(self, call: Call) -> bool:
-        return call.invoked.index <= self.late_until
+        return max(least, self._own_windows[key, call.process].least(call.invoked.index))
 
     @cached_property
     def _own_windows(self) -> dict[tuple[str, int | str], Window]:
@@ -242,8 +241,7 @@ class Facts:
         for call in self.cuts:
             assert call.completed is not None
             if call.invoked.value["by"] == "snapshot":
-                begins = -1 if self._is_late(call) else call.invoked.index
-                said.append((call.value["token"], begins, call.completed.index))
+                said.append((call.value["token"], self.freshness.bound(call).place, call.completed.index))
         for token, begins, ends in said:
             before, until = found.get(token, (-1, NEVER))
             found[token] = max(before, begins), min(until, ends)

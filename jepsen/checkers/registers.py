@@ -19,6 +19,7 @@ from typing import Any
 
 from jepsen.anomaly import Anomaly, few
 from jepsen.checkers.counterexample import Keys, check_keys
+from jepsen.checkers.freshness import Bound, Freshness
 from jepsen.checkers.linear import IMPOSSIBLE, Impossible, Model, State, Step
 from jepsen.history import History
 from jepsen.operation import NEVER, Call, Kind
@@ -77,17 +78,18 @@ def _effect(engine: str, state: Any, asked: Any) -> tuple[Any, str]:
 class Facts:
     """The facts that checks ask for."""
 
+    freshness: Freshness
     reads: list[Call] = field(default_factory=list)
     writes: list[Call] = field(default_factory=list)
     """Inserts are among them."""
     keys: set[str] = field(default_factory=set)
     given: dict[str, tuple[int, float, int]] = field(default_factory=dict)
-    """Token to the places between which its cut was the newest, and the write that it lies behind (-1 for none)."""
+    """Token to the places between which a server had its cut, and the write that it lies behind (-1 for none)."""
 
     @classmethod
     def of(cls, history: History) -> Facts:
         """The facts of a history."""
-        made = cls()
+        made = cls(Freshness(history, history.calls(*WRITES)))
         for call in history.calls(*WRITES, *READS):
             (made.reads if call.f in READS else made.writes).append(call)
             rows = _rows(call) if call.f not in READS else ()
@@ -101,8 +103,13 @@ class Facts:
         assert call.completed is not None
         is_write = call.f not in READS
         if is_write or call.value["token"] not in self.given:
-            behind = call.invoked.index if is_write else -1
-            self.given[call.value["token"]] = call.invoked.index, call.completed.index, behind
+            bound = self.bound(call)
+            behind = call.invoked.index if is_write else bound.own
+            self.given[call.value["token"]] = bound.place, call.completed.index, behind
+
+    def bound(self, call: Call) -> Bound:
+        """What a read must show. A write is at the leader, and lies behind all that was acknowledged before it."""
+        return self.freshness.bound(call) if call.f in READS else Bound(call.invoked.index)
 
     def asked(self, call: Call) -> Iterable[str]:
         """The keys that a read was to give."""
@@ -135,7 +142,8 @@ def steps(history: History) -> dict[str, list[Step]]:
     for call, key, row in facts.seen():
         token, by = call.value["token"], call.invoked.value["by"]
         if by != "token" or not token:
-            found[key].append(_step(call, ("read",), row, call.ended))
+            bound = facts.bound(call)
+            found[key].append(_step(call, ("read",), row, call.ended, bound.place, bound.own))
         elif token in facts.given:
             begins, ends, behind = facts.given[token]
             if ends != NEVER:
@@ -248,7 +256,10 @@ def changed(facts: Facts) -> Iterator[Anomaly]:
 
 
 def sessions(facts: Facts) -> Iterator[Anomaly]:
-    """Reads of keys that one process alone writes, ascending, older than its session has written or read (R31)."""
+    """Reads of keys that one process alone writes, ascending, older than what they must show (R31).
+
+    At the leader that is all that was acknowledged or read before. At a follower it is what `freshness` says.
+    """
     events = list[tuple[int, str, Call, int]]()
     newest: dict[str, int] = {}
     for call, key, row in facts.seen():
@@ -262,7 +273,7 @@ def sessions(facts: Facts) -> Iterator[Anomaly]:
     events.sort(key=lambda each: each[0])
     history: dict[str, list[tuple[int, int, Call]]] = defaultdict(list)
     for ended, key, call, value in events:
-        known = [each for each in history[key] if each[0] < call.invoked.index]
+        known = [each for each in history[key] if _is_due(facts, call, *each)]
         latest = max(known, key=lambda each: each[1], default=None)
         if call.f in READS and latest is not None and value < latest[1]:
             name = _session_name(call, latest[2])
@@ -271,6 +282,14 @@ def sessions(facts: Facts) -> Iterator[Anomaly]:
         if value > newest.get(key, -1):
             newest[key] = value
             history[key].append((ended, value, call))
+
+
+def _is_due(facts: Facts, call: Call, ended: int, _: int, before: Call) -> bool:
+    """Whether a call must show what another one wrote or read."""
+    bound = facts.bound(call)
+    if not bound.is_late:
+        return ended < bound.place
+    return before.f not in READS and bound.covers(before)
 
 
 def _session_name(read: Call, before: Call) -> str:

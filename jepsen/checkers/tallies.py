@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jepsen.anomaly import Anomaly, few
+from jepsen.checkers.freshness import Freshness
 from jepsen.history import History
 from jepsen.operation import Call, Kind
 
@@ -53,16 +54,12 @@ class Add:
     number: int
     call: Call
 
-    @property
-    def ends(self) -> float:
-        """The place by which it has happened; infinite if that is unknown."""
-        return self.call.acknowledged
-
 
 @dataclass
 class Facts:
     """The facts that checks ask for."""
 
+    freshness: Freshness
     adds: dict[str, dict[int, Add]] = field(default_factory=lambda: defaultdict(dict))
     """By key and number."""
     reads: list[tuple[Call, str, dict[str, Any] | None]] = field(default_factory=list)
@@ -72,7 +69,7 @@ class Facts:
     @classmethod
     def of(cls, history: History) -> Facts:
         """The facts of a history."""
-        made, reads = cls(), list[Call]()
+        made, reads = cls(Freshness(history, history.calls("add"))), list[Call]()
         for call in history.calls():
             if call.f == "add":
                 for key, number in call.invoked.value["adds"]:
@@ -113,11 +110,11 @@ def wrong_increments(facts: Facts) -> Iterator[Anomaly]:
 
 
 def lost_increment(facts: Facts) -> Iterator[Anomaly]:
-    """A row lacks an increment that was acknowledged before it was read."""
+    """A row lacks an increment that the read must show."""
     for call, key, row in facts.reads:
-        there = set(numbers_of(row))
+        there, bound = set(numbers_of(row)), facts.freshness.bound(call)
         for number, add in facts.adds.get(key, {}).items():
-            if add.ends < call.invoked.index and number not in there:
+            if bound.covers(add.call) and number not in there:
                 said = f"key {key} has not counted {number}, which was acknowledged before it was read"
                 yield Anomaly("lost-increment", said, (add.call.invoked.index, call.invoked.index))
 
@@ -156,12 +153,12 @@ def other_order(facts: Facts) -> Iterator[Anomaly]:
 
 
 def goes_back(facts: Facts) -> Iterator[Anomaly]:
-    """A read that began when another one had ended has counted less."""
+    """A read at the leader that began when another one had ended has counted less."""
     ended: dict[str, list[tuple[int, int, Call]]] = defaultdict(list)
     for call, key, row in facts.reads:
         known = [each for each in ended[key] if each[0] < call.invoked.index]
         count = len(numbers_of(row))
-        if known and count < known[-1][1]:
+        if known and count < known[-1][1] and not facts.freshness.bound(call).is_late:
             said = f"key {key} had counted {known[-1][1]} increments, and has {count} later"
             yield Anomaly("goes-back", said, (known[-1][2].invoked.index, call.invoked.index))
         if not ended[key] or count > ended[key][-1][1]:
@@ -189,6 +186,7 @@ def stream_differs(facts: Facts) -> Iterator[Anomaly]:
     """A change's row before is not the row after the change before, or they are not what is read in the end."""
     last = {key: row or EMPTY for call, key, row in facts.reads if call.invoked.value["keys"] is None}
     for call in facts.streams:
+        bound = facts.freshness.bound(call)
         for key, steps in call.value["steps"].items():
             held: dict[str, Any] | None = None
             for before, after in steps:
@@ -202,7 +200,7 @@ def stream_differs(facts: Facts) -> Iterator[Anomaly]:
         for key, adds in facts.adds.items():
             told = call.value["steps"].get(key)
             counted = numbers_of(told[-1][1] if told else None)
-            missing = [n for n, add in adds.items() if add.ends < call.invoked.index and n not in counted]
+            missing = [n for n, add in adds.items() if bound.covers(add.call) and n not in counted]
             if missing or counted != numbers_of(last.get(key))[: len(counted)]:
                 said = f"key {key} is {last.get(key, EMPTY)['ids']}, and by its changes {counted}"
                 yield Anomaly("changelog-differs", said, (call.invoked.index,))

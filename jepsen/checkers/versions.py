@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jepsen.anomaly import Anomaly
+from jepsen.checkers.freshness import Bound
 from jepsen.operation import Call, Kind
 
 NAMES = ("a", "b", "c", "d", "e", "f")
@@ -100,8 +101,8 @@ class Answer:
     rows: list[list[Any]]
     schema: int | None = None
     """The number of the version, where the read tells it."""
-    begin: int | None = None
-    """Everything that was acknowledged before must be there; None where that is not so."""
+    bound: Bound | None = None
+    """The writes that must be there; None where no write must be."""
     columns: dict[str, int] = field(default_factory=dict)
     """By name the tag that the values show."""
 
@@ -226,9 +227,9 @@ class Rows:
                 yield Anomaly("phantom", f"{self._table} holds row {by}, which nobody has written", operation)
             elif call.kind is Kind.FAIL:
                 yield Anomaly("aborted-read", f"{self._table} holds row {by} of a write that has failed", operation)
-        if answer.begin is not None:
+        if answer.bound is not None:
             for by, call in self._calls.items():
-                if call.acknowledged < answer.begin and by not in set(found):
+                if answer.bound.covers(call) and by not in set(found):
                     sentence = f"a read of {self._table} lacks row {by}, which was acknowledged before"
                     yield Anomaly("lost", sentence, (answer.operation, call.invoked.index))
                     break

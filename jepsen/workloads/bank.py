@@ -19,6 +19,7 @@ from jepsen import engines
 from jepsen.anomaly import Anomaly, few
 from jepsen.checkers.audits import INITIAL, OPENING, Audit, Cut, Plan
 from jepsen.checkers.changes import Fold, Order
+from jepsen.checkers.freshness import Bound, Freshness
 from jepsen.history import History
 from jepsen.operation import SHAPE, Call, Invocation, Kind
 from jepsen.workload import SPACING, Target
@@ -151,11 +152,12 @@ class Bank:
         shape = history.shape()
         plan = Plan(**shape) if shape else self._plan
         audit = Audit(plan, history.calls("move"), history.calls("add"))
+        freshness = Freshness(history, history.calls("move", "add"))
         found: list[Anomaly] = []
         for call in history.calls("lookup", "scan", "snapshot", "sql", "past", "time", "engine", "spark", "final"):
             if call.kind is Kind.OK and call.value["cut"]:
-                found += _audited(audit, call)
-        return few([*found, *_followed(audit, history.calls("follow", "drain", "reopen"))])
+                found += _audited(audit, call, freshness.bound(call))
+        return few([*found, *_followed(audit, history.calls("follow", "drain", "reopen"), freshness)])
 
 
 class BankOfEngines(Bank):
@@ -195,13 +197,15 @@ class BankOfSpark(BankOfEngines):
         )
 
 
-def _audited(audit: Audit, call: Call) -> Iterator[Anomaly]:
+def _audited(audit: Audit, call: Call, bound: Bound) -> Iterator[Anomaly]:
     """One read of one cut."""
     value, index = call.value, call.invoked.index
     cut: Cut = {table: {row["id"]: row for row in rows} for table, rows in value["cut"].items()}
     is_newest = call.f not in ("past", "time")
     assert call.completed is not None
-    yield from audit.cut(cut, index, index if is_newest else None, call.completed.index)
+    may_be_empty = bound.may_be_empty and call.f != "past"  # a follower waits for a token, and not for a time
+    newest = bound if is_newest else None
+    yield from audit.cut(cut, index, newest, call.completed.index, may_be_empty=may_be_empty)
     for table, rows in value["cut"].items():
         if len(rows) != len(cut[table]):
             yield Anomaly("row-twice", f"an account of {table} came twice in one read", (index,))
@@ -212,7 +216,7 @@ def _audited(audit: Audit, call: Call) -> Iterator[Anomaly]:
         yield from audit.last(cut, index)
 
 
-def _followed(audit: Audit, calls: Sequence[Call]) -> Iterator[Anomaly]:
+def _followed(audit: Audit, calls: Sequence[Call], freshness: Freshness) -> Iterator[Anomaly]:
     """The streams of every process, audited at the end of whole commits."""
     streams: dict[int | str, _Followed] = {}
     for call in calls:
@@ -221,9 +225,12 @@ def _followed(audit: Audit, calls: Sequence[Call]) -> Iterator[Anomaly]:
         if call.value["start"] in ("earliest", "snapshot"):
             name, start = f"the stream of process {call.process}", call.value["start"]
             streams[call.process] = _Followed(name, from_start=start == "earliest")
-        yield from streams[call.process].add(audit, call.value["batches"], call.invoked.index)
+        bound = freshness.bound(call)
+        yield from streams[call.process].add(
+            audit, call.value["batches"], call.invoked.index, may_be_empty=bound.may_be_empty
+        )
         if call.f == "drain":
-            yield from streams[call.process].cut(audit, call.invoked.index, call.invoked.index)
+            yield from streams[call.process].cut(audit, call.invoked.index, bound)
 
 
 class _Followed:
@@ -233,7 +240,9 @@ class _Followed:
         self._folds = {_name(table): Fold(f"{name}, {table}", ["id"], images=True) for table in TABLES}
         self._order = Order(name, dense=True, from_start=from_start)
 
-    def add(self, audit: Audit, batches: Sequence[dict[str, Any]], operation: int) -> Iterator[Anomaly]:
+    def add(
+        self, audit: Audit, batches: Sequence[dict[str, Any]], operation: int, *, may_be_empty: bool
+    ) -> Iterator[Anomaly]:
         for batch in batches:
             table, rows = batch["table"], batch["rows"]
             yield from self._folds[table].add(rows, operation)
@@ -242,13 +251,16 @@ class _Followed:
                 continue
             yield from self._order.add(table, rows, operation)
             if batch["whole"]:
-                yield from self.cut(audit, operation)
+                yield from self.cut(audit, operation, may_be_empty=may_be_empty)
 
-    def cut(self, audit: Audit, operation: int, begin: int | None = None) -> Iterator[Anomaly]:
+    def cut(
+        self, audit: Audit, operation: int, bound: Bound | None = None, *, may_be_empty: bool = False
+    ) -> Iterator[Anomaly]:
         """The accounts behind whole commits."""
         for fold in self._folds.values():
             yield from fold.end(operation)
-        yield from audit.cut({table: self._folds[_name(table)].rows for table in TABLES}, operation, begin)
+        folds = {table: self._folds[_name(table)].rows for table in TABLES}
+        yield from audit.cut(folds, operation, bound, may_be_empty=may_be_empty)
 
 
 class BankClient:

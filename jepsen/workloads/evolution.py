@@ -16,6 +16,7 @@ import pyarrow as pa
 
 import lakestore as ls
 from jepsen.anomaly import Anomaly, few
+from jepsen.checkers.freshness import Bound, Freshness
 from jepsen.checkers.passing import check as check_passing
 from jepsen.checkers.versions import Answer, Rows, Versions, default_of, steps_of, tag_of, value_of
 from jepsen.history import History
@@ -95,10 +96,13 @@ class Evolution:
 
     def check(self, history: History) -> Sequence[Anomaly]:
         """Everything that a changing table must not show."""
-        return few([*(each for table in TABLES for each in _altered(history, table)), *check_passing(history)])
+        made = [call for call in history.calls("create") if call.kind is Kind.OK and call.value["tag"] is not None]
+        freshness = Freshness(history, [*history.calls("write", "alter", "pass-write"), *made])
+        altered = (each for table in TABLES for each in _altered(history, table, freshness))
+        return few([*altered, *check_passing(history, freshness)])
 
 
-def _altered(history: History, table: str) -> Iterator[Anomaly]:
+def _altered(history: History, table: str, freshness: Freshness) -> Iterator[Anomaly]:
     def calls(*names: str) -> list[Call]:
         return [call for call in history.calls(*names) if call.invoked.value["table"] == table]
 
@@ -109,11 +113,11 @@ def _altered(history: History, table: str) -> Iterator[Anomaly]:
     for call in calls("describe"):
         if call.kind is Kind.OK:
             yield from versions.add(call.value["schema"], call.value["columns"], call.invoked.index)
-            yield from _stale(call, alters)
+            yield from _stale(call, alters, freshness.bound(call))
     versions.close(call for call in alters if call.kind is Kind.INFO)
     rows = Rows(table, calls("write"))
     for call in calls("read", "past", "stream"):
-        for answer in _answers(call):
+        for answer in _answers(call, freshness.bound(call)):
             yield from versions.check(answer)
             yield from rows.check(answer)
             if call.f == "past" and call.value["of"] not in [row[answer.names.index("by")] for row in answer.rows]:
@@ -121,25 +125,25 @@ def _altered(history: History, table: str) -> Iterator[Anomaly]:
                 yield Anomaly("not-the-cut", sentence, (call.invoked.index,))
 
 
-def _stale(call: Call, alters: Sequence[Call]) -> Iterator[Anomaly]:
-    """A definition is no older than the newest one that was acknowledged before it was asked for."""
+def _stale(call: Call, alters: Sequence[Call], bound: Bound) -> Iterator[Anomaly]:
+    """A definition is no older than the newest one that the call must show."""
     for each in alters:
-        if each.kind is Kind.OK and each.completed and each.completed.index < call.invoked.index:
+        if bound.covers(each):
             if each.value["after"]["schema"] > call.value["schema"]:
                 schemas = f"version {call.value['schema']}, behind {each.value['after']['schema']}"
                 yield Anomaly("stale-definition", f"a definition was {schemas}", (call.invoked.index,))
                 return
 
 
-def _answers(call: Call) -> Iterator[Answer]:
+def _answers(call: Call, bound: Bound) -> Iterator[Answer]:
     """The rows that one call was given: a stream's by version; a read of all rows also shows that none is lost."""
     if call.kind is not Kind.OK:
         return
     index = call.invoked.index
     for each in call.value["answers"]:
         is_whole = call.f == "read" and call.value["via"] != "lookup"
-        begin = index if is_whole else None
-        yield Answer(call.value["table"], index, each["names"], each["rows"], each["schema"], begin)
+        due = bound if is_whole else None
+        yield Answer(call.value["table"], index, each["names"], each["rows"], each["schema"], due)
 
 
 class EvolutionClient:

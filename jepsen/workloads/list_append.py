@@ -20,11 +20,13 @@ import lakestore as ls
 from jepsen.anomaly import Anomaly
 from jepsen.checkers.appends import Lists, Transaction, writers
 from jepsen.checkers.cycles import Link
+from jepsen.checkers.freshness import Freshness
 from jepsen.history import History
 from jepsen.operation import Call, Invocation, Kind
 from jepsen.workload import SPACING, Target
 
 READS = ("lookup", "snapshot", "sql")
+ONLY_READS = ("everything", *READS)
 ROUND = 50
 """Operations of one process after which it goes on to new keys, so that lists stay short."""
 KEYS_PER_TABLE = 3
@@ -119,7 +121,8 @@ class ListAppend:
     def check(self, history: History) -> Sequence[Anomaly]:
         """Everything that a strictly serializable system does not show."""
         calls = history.calls("append", "once", "everything", *READS)
-        told = [Transaction.of(call) for call in calls]
+        freshness = Freshness(history, [call for call in calls if call.f not in ONLY_READS])
+        told = [Transaction.of(call, freshness.bound(call) if call.f in ONLY_READS else None) for call in calls]
         late = _late(calls, {key: held[0] for each in told for key, held in each.reads() if held})
         made = [_without(each, late.get(each.number, {})) for each in told]
         written = writers(made)
