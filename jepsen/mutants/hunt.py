@@ -85,12 +85,17 @@ def _caught(mutant: Mutant, folder: Path, simulated: float, real: float) -> Caug
     if simulated and mutant.simulated and light:
         chosen = [part for name in light for part in ("--workload", name)]
         chosen += [part for name in mutant.faults for part in ("--fault", name)]
-        found = _simulated(folder, [*chosen, "--servers", str(mutant.servers)], simulated)
+        found = _simulated(folder, [*chosen, *shape_of(mutant), "--journal", mutant.journal], simulated)
         if found:
             return Caught(mutant.name, "simulation", **found)
     for found in _real(mutant, folder, real):
         return Caught(mutant.name, "processes", **{**found, "seconds": time.monotonic() - began})
     return Caught(mutant.name, "", seconds=time.monotonic() - began)
+
+
+def shape_of(mutant: Mutant) -> list[str]:
+    """The options of a run that say how many servers there are, and where clients of several ones read."""
+    return ["--servers", str(mutant.servers), *(["--reads", mutant.reads] if mutant.servers > 1 else [])]
 
 
 def failing(mutant: Mutant, folder: Path) -> str:
@@ -125,7 +130,7 @@ def _real(mutant: Mutant, folder: Path, seconds: float) -> Iterator[dict[str, An
         seed, place = f"{1000 + number}.0", folder / f"run-{number}"
         chosen = ["-w", workload, *(part for name in faults for part in ("-n", name))]
         shape = ["--seed", seed, "--seconds", f"{lasts:g}", "--folder", str(place)]
-        shape += ["--servers", str(mutant.servers)] if mutant.servers > 1 else []
+        shape += shape_of(mutant) if mutant.servers > 1 else []
         _run(folder, ["-m", "jepsen", "run", *shape, *chosen], lasts + GRACE_SECONDS)
         verdict = place / "verdict.json"
         if not verdict.exists():

@@ -62,7 +62,11 @@ class Mutant:
     faults: tuple[str, ...] = ()
     """The faults that it needs in the simulation; empty if all kinds are drawn."""
     servers: int = 1
-    """The number of servers in the simulation; several share a journal."""
+    """The number of servers; several share a journal."""
+    reads: str = "leader"
+    """Where the clients of several servers read."""
+    journal: str = "log"
+    """What several servers share in the simulation: `log` or `bucket`."""
     tests: tuple[str, ...] = ()
     """Tests of the product that find a bug which no workload reaches, as pytest names them."""
 
@@ -106,6 +110,8 @@ def planted(path: Path = PLANTED) -> list[Mutant]:
             each.get("simulated", True),
             tuple(each.get("faults", ())),
             each.get("servers", 1),
+            each.get("reads", "leader"),
+            each.get("journal", "log"),
             tuple(each.get("tests", ())),
         )
         for each in tomllib.loads(path.read_text())["mutant"]

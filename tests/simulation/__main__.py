@@ -14,6 +14,7 @@ from lakestore.client.servers import Reads
 from tests.simulation.case import SIMULATED, Case, run
 from tests.simulation.search import Summary, cases, search
 from tests.simulation.shrink import NO_FAULT, command, shrunk
+from tests.simulation.system import JournalKind
 
 
 def main(given: Sequence[str]) -> int:
@@ -25,8 +26,10 @@ def main(given: Sequence[str]) -> int:
     seeds = range(int(first), int(end)) if end else count(int(first))
     workloads = [name for name in options.workload or () if name in SIMULATED] or list(SIMULATED)
     reads: Reads = options.reads or "leader"
+    journal: JournalKind = options.journal or "log"
     wanted = (
-        replace(case, faults=_faults(options, case), reads=reads) for case in cases(seeds, workloads, options.servers)
+        replace(case, faults=_faults(options, case), reads=reads, journal=journal)
+        for case in cases(seeds, workloads, options.servers)
     )
     seconds = options.seconds or (float("inf") if end else 60.0)
     summary = search(wanted, jobs=options.jobs, seconds=seconds, until_anomaly=options.until_anomaly)
@@ -48,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--trace", action="store_true")
     add("--shrink", action="store_true")
     add("--servers", type=int, help="several share a journal; the seed decides if nothing is said")
+    add("--journal", choices=get_args(JournalKind), help="what several servers share: a log, or objects in a bucket")
     add("--reads", choices=get_args(Reads), help="where clients of several servers read")
     add("--processes", type=int)
     add("--operations", type=int)
@@ -65,7 +69,7 @@ def _one(options: argparse.Namespace) -> int:
     workload = (options.workload or ["log"])[0]
     case = Case(options.seed, workload, dropped=frozenset(int(n) for n in options.without.split(",") if n))
     case = replace(case, faults=_faults(options, case), processes=options.processes or case.processes)
-    case = replace(case, reads=options.reads or case.reads)
+    case = replace(case, reads=options.reads or case.reads, journal=options.journal or case.journal)
     case = replace(case, seconds=options.lasts or case.seconds, servers=options.servers or case.servers)
     outcome = run(replace(case, operations=options.operations or case.operations))
     if options.shrink and outcome.anomalies:

@@ -23,7 +23,7 @@ from lakestore.limits import DEFAULT, Limits
 from tests.simulation import folders, nemeses
 from tests.simulation.planned_losses import scarce
 from tests.simulation.scale import scaled
-from tests.simulation.system import NoStart, SimSystem
+from tests.simulation.system import JournalKind, NoStart, SimSystem
 from tests.simulation.threads import installed
 from tests.simulation.world import STEPS_MAX, Stuck, World
 
@@ -42,6 +42,8 @@ class Case:
     seconds: float = 2.0
     servers: int = 1
     """Several ones share a journal."""
+    journal: JournalKind = "log"
+    """What they share."""
     reads: Reads = "leader"
     """The servers that clients of several ones read from."""
     faults: tuple[str, ...] = tuple(sorted(nemeses.NEMESES))
@@ -152,7 +154,7 @@ def run(case: Case) -> Outcome:
     with folders.folder() as folder, installed(world), scaled(world, identity), scarce(world):
 
         def main() -> None:
-            system = SimSystem(world, folder, identity, limits_of(shape), case.servers, case.reads)
+            system = SimSystem(world, folder, identity, limits_of(shape), case.servers, case.reads, case.journal)
             workload = _Without(WORKLOADS[case.workload](random.Random(f"{identity} workload")))
             course = Course(
                 identity,

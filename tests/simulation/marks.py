@@ -29,6 +29,12 @@ NO_MEMORY = "an allocation failed"
 GIVEN_BACK = "large requests waited again behind a small one"
 FAILED_OVER = "another server led"
 REFUSED_BY_FOLLOWER = "answered Commit: NotLeader"
+PUTS_IN_FLIGHT = "several puts of one server in flight"
+STORE_REFUSED = "the store answered 503"
+ANSWER_LOST = "the store did what it did not answer"
+BLOCK_CLOSED = "a block of the bucket was closed"
+OF_BUCKET = frozenset({PUTS_IN_FLIGHT, STORE_REFUSED, ANSWER_LOST, BLOCK_CLOSED, FAILED_OVER})
+"""States that runs of servers with a journal in a bucket must reach."""
 NEVER = frozenset({CrashPoint.CATALOG_READY, CrashPoint.CATALOG_COMMITTED})
 """Points that only other catalogs' commits pass."""
 GROUPS = ("checkpoint.", "index.", "segment.", "trim.", "recovery.", "journal.file", "rebuild.", "part.")

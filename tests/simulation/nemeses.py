@@ -15,7 +15,7 @@ from tests.simulation import marks, planned_losses
 from tests.simulation.log_link import Cut
 from tests.simulation.machine import Machine
 from tests.simulation.system import Shared, SimSystem
-from tests.support.shared_log import Faults
+from tests.support.shared_log import Faults, SharedLog
 
 QUIET_SHARE = 0.25
 """Of all runs so many have no fault."""
@@ -24,6 +24,7 @@ HOURS = 3600
 LONE = "server"
 """The name of a machine that is the only one."""
 LOG_FAULTS = "lost", "unanswered", "twice", "somewhere", "strangers", "skips", "no_room"
+STORE_FAULTS = "lost", "unanswered", "refused"
 WEATHER = {"hole": (0.05,), "mute": (0.1, 0.3, 0.6)}
 """The chances of a kind of weather, of which one is drawn, where they are not those of most."""
 DUTY_SECONDS, DONE = 20.0, "done"
@@ -291,9 +292,11 @@ def _stall_log(system: SimSystem, chance: random.Random) -> str:
 
 
 def _fail_log(system: SimSystem, chance: random.Random) -> str:
-    """Answers get lost, messages come late, twice or between those of strangers."""
-    often = {name: chance.choice((0.0, 0.05, 0.3)) for name in LOG_FAULTS}
-    _shared(system).log.faults = Faults(**often, delay=chance.choice((0.01, 0.2)), late=chance.choice((0.5, 3.0)))
+    """Answers get lost; messages come late, twice or between those of strangers; a store refuses requests."""
+    log = _shared(system).log
+    names = LOG_FAULTS if isinstance(log, SharedLog) else STORE_FAULTS
+    often = {name: chance.choice((0.0, 0.05, 0.3)) for name in names}
+    log.faults = Faults(**often, delay=chance.choice((0.01, 0.2)), late=chance.choice((0.5, 3.0)))
     return ", ".join(f"{name} {value:g}" for name, value in often.items() if value)
 
 

@@ -14,6 +14,8 @@ from lakestore_server.commit import queue
 from lakestore_server.commit.queue import CommitQueue
 from lakestore_server.commit.request import Request
 from lakestore_server.index import levels
+from lakestore_server.journals import object_log
+from tests.simulation.log_link import SILENT_SECONDS
 from tests.simulation.marks import GIVEN_BACK
 from tests.simulation.world import World
 
@@ -45,5 +47,7 @@ def scaled(world: World, identity: str) -> Iterator[None]:
         patch.object(levels, "SIMILAR", similar),
         patch.object(queue, "SMALL_BYTES_MAX", small),
         patch.object(CommitQueue, "give_back", at_stage),
+        patch.object(object_log, "OPEN_SECONDS", SILENT_SECONDS),
+        patch.object(object_log, "SILENT_SECONDS", SILENT_SECONDS),
     ):
         yield

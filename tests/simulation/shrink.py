@@ -49,6 +49,8 @@ def command(case: Case) -> str:
     plain = Case(case.seed, case.workload)
     if case.servers != plain.servers:
         given.append(f"--servers {case.servers}")
+    if case.journal != plain.journal:
+        given.append(f"--journal {case.journal}")
     if case.reads != plain.reads:
         given.append(f"--reads {case.reads}")
     if case.processes != plain.processes:

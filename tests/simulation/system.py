@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import orjson
 
@@ -22,15 +23,18 @@ from lakestore.client.servers import Reads, ServersWire
 from lakestore.limits import Limits
 from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.disk import Disk
+from lakestore_server.journals.object_log import IDENTITY
 from lakestore_server.journals.shared_journal import SharedJournal
 from lakestore_server.state.judge import Kind
 from tests.simulation import marks
 from tests.simulation.log_link import PART_BYTES, LogLink
 from tests.simulation.machine import Clock, Machine
 from tests.simulation.marks import Watcher
+from tests.simulation.store_link import StoreLink
 from tests.simulation.wire import WINDOW, Life, Network, SimWire
 from tests.simulation.world import World
 from tests.support.journal_servers import truth
+from tests.support.object_logs import SimulatedStore
 from tests.support.shared_log import Faults, SharedLog
 
 CALL_SECONDS = 0.2, 1.0, 5.0
@@ -41,6 +45,14 @@ STARTS_MAX = 3
 NAMES = "abc"
 LEASES = 0.2, 0.5
 """Seconds of silence after which followers claim. The seed chooses one."""
+BUCKET_LEASES, BUCKET_DELAYS = (0.6, 1.5), (0.005, 0.03, 0.1)
+"""The same for a journal in a bucket, whose readers look every quarter of a second at least, and the longest usual
+delays of a request."""
+BUCKET_CALL_SECONDS = 1.0, 5.0
+"""A commit takes two requests after each other."""
+GROUP_SECONDS, BLOCKS = (0.0, 0.02), (4, 32)
+JournalKind = Literal["log", "bucket"]
+"""What servers share: a log as Kafka has it, or objects in a store."""
 SAME_SECONDS = 20.0
 """The longest that a follower may take to have what the leader has, while nothing is broken."""
 LEADER_SECONDS = 20.0
@@ -53,10 +65,10 @@ class NoStart(Exception):
 
 @dataclass(frozen=True)
 class Shared:
-    """The log of servers that share a journal, and the way of each machine to it."""
+    """The log of servers that share a journal, or the store that holds it, and the way of each machine to it."""
 
-    log: SharedLog
-    links: dict[str, LogLink]
+    log: SharedLog | SimulatedStore
+    links: dict[str, LogLink] | dict[str, StoreLink]
     faults: Faults
     """What happens to messages while nothing is broken."""
     lease_seconds: float
@@ -69,6 +81,17 @@ class Shared:
         often = chance.choice((0.0, 0.0, 0.1))
         log.faults = Faults(delay=chance.choice((0.001, 0.01)), strangers=often, skips=often, somewhere=often)
         return cls(log, {name: LogLink(world, log, part_bytes) for name in names}, log.faults, chance.choice(LEASES))
+
+    @classmethod
+    def in_bucket(cls, world: World, seed: str, names: str) -> Shared:
+        """A store as the seed makes it."""
+        chance = random.Random(f"{seed} bucket")
+        store = SimulatedStore(world, seed, Faults(delay=chance.choice(BUCKET_DELAYS)))
+        store.objects[IDENTITY] = b'{"format": 1, "id": "simulated"}'
+        part_bytes = chance.choice(PART_BYTES)
+        group_seconds, block = chance.choice(GROUP_SECONDS), chance.choice(BLOCKS)
+        links = {name: StoreLink(world, store, part_bytes, group_seconds=group_seconds, block=block) for name in names}
+        return cls(store, links, store.faults, chance.choice(BUCKET_LEASES))
 
     def heal(self) -> None:
         """Everything arrives once, in time, with an answer."""
@@ -87,12 +110,20 @@ class SimSystem:
     catalog = kafka = ""
 
     def __init__(
-        self, world: World, folder: Path, seed: str, limits: Limits, servers: int = 1, reads: Reads = "leader"
+        self,
+        world: World,
+        folder: Path,
+        seed: str,
+        limits: Limits,
+        servers: int = 1,
+        reads: Reads = "leader",
+        journal: JournalKind = "log",
     ) -> None:
         self.world = world
         self._reads: Reads = reads
         names = ("server",) if servers == 1 else tuple(NAMES[:servers])
-        self.shared = Shared.of(world, seed, NAMES[:servers]) if servers > 1 else None
+        make = Shared.of if journal == "log" else Shared.in_bucket
+        self.shared = make(world, seed, NAMES[:servers]) if servers > 1 else None
         window, watcher = random.Random(f"{seed} window").choice(WINDOWS), Watcher(world)
         self.machines: list[Machine] = []
         for name in names:
@@ -117,7 +148,8 @@ class SimSystem:
         some of them find the next leader while others still ask the last one."""
         seconds = self._call_seconds
         if self.shared is not None:
-            seconds = random.Random(f"{self._seed} calls {process}").choice(CALL_SECONDS)
+            chosen = CALL_SECONDS if isinstance(self.shared.log, SharedLog) else BUCKET_CALL_SECONDS
+            seconds = random.Random(f"{self._seed} calls {process}").choice(chosen)
         return self.connect_to(self.machines, f"sim-{process}", seconds)
 
     def connect_to(self, machines: Sequence[Machine], name: str, call_seconds: float = CALL_SECONDS[-1]) -> ls.Lake:

@@ -4,29 +4,53 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 
 import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from tests.simulation import folders
-from tests.simulation.case import SIMULATED, Case, limits_of, run
+from lakestore.client.servers import Reads
+from tests.simulation import folders, marks
+from tests.simulation.case import SIMULATED, Case, Outcome, limits_of, run
 from tests.simulation.shrink import command
-from tests.simulation.system import SimSystem
+from tests.simulation.system import JournalKind, SimSystem
 from tests.simulation.threads import installed
 from tests.simulation.world import World
+from tests.support import seeds
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "1"))
 """Of each workload; `.ci/run` has thirty by `python -m tests.simulation`, and the nightly form has thousands."""
 
 
-@pytest.mark.parametrize("servers", [1, 3])
+LONG_SEEDS = 20
+"""Seeds of each workload on a journal in a bucket in `make long`."""
+
+
+@pytest.mark.parametrize(("servers", "journal"), [(1, "log"), (3, "log"), (3, "bucket")])
 @pytest.mark.parametrize("workload", SIMULATED)
-def test_no_seed_shows_an_anomaly(workload: str, servers: int) -> None:
+def test_no_seed_shows_an_anomaly(workload: str, servers: int, journal: JournalKind) -> None:
     for seed in range(SEEDS):
-        outcome = run(Case(f"{seed}", workload, servers=servers))
-        told = [f"{each.name}: {each.sentence}" for each in outcome.anomalies]
-        assert not told, f"{command(outcome.case)}\n" + "\n".join(told)
+        _check(run(Case(f"{seed}", workload, servers=servers, journal=journal)))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_servers_with_a_journal_in_a_bucket_show_no_anomaly() -> None:
+    """Every second run reads at followers."""
+    chance, seen = seeds.seeded(), Counter[str]()
+    for workload in SIMULATED:
+        for number in range(LONG_SEEDS):
+            reads: Reads = "follower" if number % 2 else "leader"
+            outcome = run(Case(str(chance.random()), workload, servers=3, journal="bucket", reads=reads))
+            _check(outcome)
+            seen += outcome.marks
+    assert not marks.OF_BUCKET - seen.keys()
+
+
+def _check(outcome: Outcome) -> None:
+    told = [f"{each.name}: {each.sentence}" for each in outcome.anomalies]
+    assert not told, f"{command(outcome.case)}\n" + "\n".join(told)
 
 
 def test_a_write_whose_answer_is_muted_is_unknown_and_has_happened() -> None:

@@ -42,7 +42,15 @@ def counted_in(messages: Iterable[tuple[int, bytes | None]]) -> list[CountedMess
     return [counted for counted in taken if counted is not None]
 
 
-def truth(log: SharedLog) -> list[CountedMessage]:
+class Messages(Protocol):
+    """A log, or what holds one."""
+
+    @property
+    def messages(self) -> list[tuple[int, bytes | None]]:
+        """(position, message) of all that was ever stored."""
+
+
+def truth(log: Messages) -> list[CountedMessage]:
     """What counts in all messages that the log ever stored."""
     return counted_in(log.messages)
 

@@ -18,6 +18,7 @@ from lakestore_server.journals.object_store import StoreError
 from lakestore_server.journals.shared_journal import SharedJournal
 from lakestore_server.state.judge import ForeignLog
 from tests.simulation.machine import Clock
+from tests.simulation.marks import ANSWER_LOST, BLOCK_CLOSED, STORE_REFUSED
 from tests.simulation.world import World
 from tests.support.journal_servers import LEASE_SECONDS, Run, Server
 from tests.support.shared_log import Faults
@@ -41,7 +42,7 @@ class SimulatedStore:
     """`Store` of the product."""
 
     def __init__(self, world: World, seed: str, faults: Faults | None = None) -> None:
-        """Of the faults, `lost`, `unanswered`, `delay` and `late` apply."""
+        """Of the faults, `lost`, `unanswered`, `refused`, `delay` and `late` apply."""
         self.world, self.faults = world, faults or Faults()
         self.chance = random.Random(f"{seed} store")
         self.objects: dict[str, bytes] = {}
@@ -77,6 +78,8 @@ class SimulatedStore:
             if name in self.objects:
                 return False
             self.objects[name] = data
+            if name.startswith("closed/"):
+                self.world.mark(BLOCK_CLOSED)
             self.first_puts.setdefault(name, data)
             return True
 
@@ -94,6 +97,12 @@ class SimulatedStore:
             if self.chance.random() < 0.2:
                 self._call(lambda: None)
 
+    def _maybe_refuse(self, delay: float) -> None:
+        if self.faults.refused and self.chance.random() < self.faults.refused:
+            self.world.mark(STORE_REFUSED)
+            self.world.sleep(delay)
+            raise StoreError("the store answered 503: slow down")
+
     def _call(self, work: Callable[[], Answer]) -> Answer:
         """The answer of the service, or `StoreError` without one."""
         world, chance, faults = self.world, self.chance, self.faults
@@ -101,6 +110,7 @@ class SimulatedStore:
         call, task, fate = _Call(), world.current, faults.fate(chance)
         assert task is not None
         process = task.process
+        self._maybe_refuse(fate.delay)
 
         def arrive() -> None:
             if world.now < self.stalled_until:
@@ -109,6 +119,8 @@ class SimulatedStore:
                 world.later(0.01, arrive)
             elif fate.is_stored and (fate.survives or not process.is_dead):
                 call.answer = work()
+                if fate.answer is None:
+                    world.mark(ANSWER_LOST)
                 if fate.answer is not None:
                     world.later(fate.answer, done)
 

@@ -54,6 +54,8 @@ class Faults:
     somewhere: float = 0.0
     strangers: float = 0.0
     skips: float = 0.0
+    refused: float = 0.0
+    """Refused by a store (503) and not done; a log refuses nothing."""
     no_room: float = 0.0
     """The sender must wait for the next `poll`."""
     delay: float = 0.01
