@@ -87,12 +87,15 @@ def json_option(command: _Command) -> _Command:
     return click.option("--json", "as_json", is_flag=True, help="The same as JSON.")(command)
 
 
-def open_lake(server: str) -> Lake:
-    """Open a lake; use it in a `with` block. Raises at once if no server answers."""
+def open_lake(server: str, *, by_profile: bool = False) -> Lake:
+    """Open a lake; use it in a `with` block. Raises at once if no server answers. `by_profile`: reads go where the
+    profile says, otherwise to the leader."""
     from lakestore.client.lake import Lake
     from lakestore.client.servers import connect
 
-    lake = Lake(connect(server, command_credentials(server)), server)
+    asked = requested_target(server)
+    reads = (by_profile and asked.reads) or "leader"
+    lake = Lake(connect(server, asked.credentials(), reads=reads), server)
     try:
         lake.transport.greet()
     except BaseException:

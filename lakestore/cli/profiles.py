@@ -58,7 +58,8 @@ def login(context: click.Context, server: str, as_json: bool) -> None:
     token_file = Path("tokens") / name
     with known.edit_sections(file) as sections:
         known.write_token(file.parent / token_file, token)
-        sections.profiles[name] = {"server": server, **_tls(said.tls), "token_file": str(token_file)}
+        kept = {key: value for key, value in sections.profiles.get(name, {}).items() if key == "reads"}
+        sections.profiles[name] = {"server": server, **_tls(said.tls), "token_file": str(token_file), **kept}
         sections.default = sections.default or name
     if as_json:
         emit_json({"profile": name, "server": server, "file": str(file), "default": sections.default == name})
@@ -129,6 +130,7 @@ def profiles(as_json: bool) -> None:
             "server": each.server,
             "tls": bool(each.tls),
             "token": None if each.token_file is None else str(each.token_file),
+            "reads": each.reads,
             "default": each.name == chosen,
         }
         for each in found.named.values()

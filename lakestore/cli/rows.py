@@ -80,7 +80,7 @@ def read(
 ) -> None:
     """Read TABLE: the lake and newer rows together."""
     names = names_in(columns)
-    with open_lake(server) as lake:
+    with open_lake(server, by_profile=True) as lake:
         target = lake.table(table)
         required = {"require_freshness": require_freshness, "require_complete_through": require_complete_through}
         scan = target.scan(columns=names, where=where, at=at, **required)
@@ -142,7 +142,7 @@ def lookup(table: str, key: tuple[str, ...], columns: str | None, at: str | None
     a key has no row. Write -- before a key that begins with a minus.
     """
     names = names_in(columns)
-    with open_lake(server) as lake:
+    with open_lake(server, by_profile=True) as lake:
         target = lake.table(table)
         keys = _keys(target.definition.key_schema, key)
         found = target.lookup(keys, columns=names, at=at)

@@ -50,14 +50,14 @@ def sql(
     history, completion and timing; .help lists its commands. docs/sql.md describes the language.
     """
     if text is None and sys.stdin.isatty() and sys.stdout.isatty():
-        with open_lake(server) as lake:
+        with open_lake(server, by_profile=True) as lake:
             Shell(lake, at=at, external_access=external_access).run()
         return
     texts = [text] if text is not None else script(sys.stdin.read())
     if output and len(texts) != 1:
         raise Invalid(f"-o {output} takes the rows of one query, and there are {len(texts)}")
     required = {"require_freshness": require_freshness, "require_complete_through": require_complete_through}
-    with open_lake(server) as lake:
+    with open_lake(server, by_profile=True) as lake:
         shell = Shell(lake, at=at, external_access=external_access, timing=False)
         for part in texts:
             if text is None and part.startswith((".", "\\")):

@@ -331,7 +331,7 @@ def connect(
     token: credentials.Token | None = None,
     tls: credentials.TLS | bool | None = None,
     timeout: float = CALL_SECONDS,
-    reads: servers.Reads = "leader",
+    reads: servers.Reads | None = None,
 ) -> Lake:
     """Open a server's lake. The token, a text or a callable, or `LAKESTORE_TOKEN` says who you are.
 
@@ -342,8 +342,10 @@ def connect(
 
     `"a:7340,b:7340,c:7340"` names servers that share a journal. Writes and subscriptions go to their leader, also after
     another server has become it. Reads go there too, or with `reads="follower"` to a follower, or with `"nearest"` to
-    the server that answers first; they see the writes of this lake.
+    the server that answers first; they see the writes of this lake. Without `reads` the profile says where.
     """
     asked = profiles.target(address, profile, token, tls)
-    transport = servers.connect(asked.server, asked.credentials(), call_seconds=timeout, reads=reads)
+    transport = servers.connect(
+        asked.server, asked.credentials(), call_seconds=timeout, reads=reads or asked.reads or "leader"
+    )
     return Lake(transport, asked.server)

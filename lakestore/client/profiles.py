@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, get_args
 
 import yaml
 
@@ -32,6 +32,8 @@ from lakestore.errors import Invalid
 from lakestore.model import yaml_text
 from lakestore.model.names import suggestion
 
+Reads = Literal["leader", "follower", "nearest"]
+"""Where reads go: to the leader; to the nearest follower, or the leader if there is none; to the nearest server."""
 FILE_BYTES_MAX = 1 << 20
 _SECTIONS = ("default", "profiles")
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -154,7 +156,7 @@ def _replace(file: Path, text: str) -> None:
 SERVER_DEFAULT = "localhost:7340"
 SERVER_VARIABLE, PROFILE_VARIABLE, FILE_VARIABLE = "LAKESTORE_SERVER", "LAKESTORE_PROFILE", "LAKESTORE_PROFILES"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_KEYS = {"server", "tls", "token_file"}
+_KEYS = {"server", "tls", "token_file", "reads"}
 _TLS_FILES = {"ca", "cert", "key"}
 
 
@@ -166,6 +168,8 @@ class Profile:
     server: str = SERVER_DEFAULT
     tls: TLS | bool | None = None
     token_file: Path | None = None
+    reads: Reads | None = None
+    """Where reads go, of several servers."""
 
     def token(self) -> str:
         """The current token, from a file that others cannot read."""
@@ -216,14 +220,19 @@ def profiles_of(file: Path, sections: Sections) -> Profiles:
 def _profile(file: Path, name: str, section: dict[str, Any]) -> Profile:
     place = f"{file}: profile {name}"
     if unknown := sorted(set(map(str, section)) - _KEYS):
-        raise Invalid(f"{place} has {unknown[0]!r}{suggestion(unknown[0], _KEYS)}; it takes server, tls and token_file")
+        raise Invalid(
+            f"{place} has {unknown[0]!r}{suggestion(unknown[0], _KEYS)}; it takes server, tls, token_file and reads"
+        )
     server, tls, token_file = section.get("server", SERVER_DEFAULT), section.get("tls"), section.get("token_file")
     if not isinstance(server, str) or not server.isprintable() or any(len(w.split()) != 1 for w in server.split(",")):
         raise Invalid(f"{place}: server is a host and port such as lake.example.com:7340, or several between commas")
     if token_file is not None and not isinstance(token_file, str):
         raise Invalid(f"{place}: token_file is a path")
     kept = None if token_file is None else _path(place, file, token_file)
-    return Profile(name, _as_listed(server), _tls(place, file, tls), kept)
+    reads = section.get("reads")
+    if reads is not None and reads not in get_args(Reads):
+        raise Invalid(f"{place}: reads is one of {', '.join(get_args(Reads))}, not {reads!r}")
+    return Profile(name, _as_listed(server), _tls(place, file, tls), kept, reads)
 
 
 def _as_listed(server: str) -> str:
@@ -267,6 +276,7 @@ class Target:
     server: str
     token: Token | None = None
     tls: TLS | bool | None = None
+    reads: Reads | None = None
 
     def credentials(self) -> Credentials:
         return credentials_for(self.server, self.token, self.tls)
@@ -293,7 +303,7 @@ def target(
         tls = chosen.tls
     if token is None and chosen.token_file is not None and (profile is not None or not _has(TOKEN_VARIABLES)):
         token = _reader(chosen)
-    return Target(address, token, tls)
+    return Target(address, token, tls, chosen.reads)
 
 
 def _unnamed() -> Profile | None:

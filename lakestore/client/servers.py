@@ -5,6 +5,8 @@
 - A call is tried once, at one server. `Calls` decides what is sent again. An error of a server that is gone or does not
   lead makes the next call ask all servers, side by side, who leads.
 - A read at a follower waits for the writes of its own connection.
+- A connection belongs to one lake. Its first search refuses servers of two lakes, and later ones pass over the servers
+  of another lake, so no write goes there while the leader is gone.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol, get_args
 
 from lakestore.client.calls import CALL_SECONDS, transport_of
 from lakestore.client.credentials import NOTHING, Credentials, addresses_of, is_this_machine
 from lakestore.client.grpc import GrpcWire
+from lakestore.client.profiles import Reads
 from lakestore.client.retry import is_passing
 from lakestore.client.scope import SCOPE, Cancelled, Scope, SingleFlight, pause
 from lakestore.client.transport import PROCESS, Transport, Wire
@@ -41,8 +44,6 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.v1.lakestore_pb2 import Rule
 from lakestore.wire import errors, rpc
 
-Reads = Literal["leader", "follower", "nearest"]
-"""Where reads go: to the leader; to the nearest follower, or the leader if there is none; to the nearest server."""
 ASK_SECONDS = 3.0
 """The longest hello of one server."""
 FIND_SECONDS = 10.0
@@ -70,13 +71,16 @@ Answers = Mapping[Server, pb.HelloAnswer]
 """The servers that have answered, the fastest first."""
 Choose = Callable[[Answers, bool], Server | None]
 """Chooses one of the servers that have answered; None to ask on. The flag says that nobody else is waited for."""
+Head = Callable[[Server, pb.HeadRequest, float], pb.HeadAnswer]
+"""Asks one server for its newest commit, within so many seconds."""
 
 
 class _Search:
     """Asks all servers side by side until one is chosen. For one thread."""
 
-    def __init__(self, servers: Callable[[], list[Server]], names: str) -> None:
-        self._servers, self._names = servers, names
+    def __init__(self, servers: Callable[[], list[Server]], names: str, strangers: Callable[[], str]) -> None:
+        """`strangers` says which servers the choice passes over; empty if none."""
+        self._servers, self._names, self._strangers = servers, names, strangers
         self._heard: SimpleQueue[tuple[Server, pb.HelloAnswer | LakestoreError]] = SimpleQueue()
         self._asked: set[Server] = set()
         self._answers: dict[Server, pb.HelloAnswer] = {}
@@ -110,7 +114,7 @@ class _Search:
                 raise self._silent()
             if time.monotonic() >= end:
                 what = "leads now" if self._answers else "answered in time"
-                raise Unavailable(f"none of the servers {self._names} {what}: try again")
+                raise Unavailable(f"none of the servers {self._names} {what}{self._strangers()}: try again")
             pause(max(began + ROUND_SECONDS * (0.5 + random.SystemRandom().random()) - time.monotonic(), 0.0))
 
     def _ask(self, server: Server, scope: Scope) -> None:
@@ -216,7 +220,9 @@ class _OwnWrites:
         with self._lock:
             self._applied.pop(server, None)
 
-    def await_at(self, server: Server, leader: Callable[[float], Server], seconds: float, *, carried: bool) -> None:
+    def await_at(
+        self, server: Server, leader: Callable[[float], Server], head: Head, seconds: float, *, carried: bool
+    ) -> None:
         """Let the server apply these writes. `carried`: its request names the newest token itself."""
         end = time.monotonic() + seconds
         with self._lock:
@@ -228,9 +234,9 @@ class _OwnWrites:
             chosen = leader(seconds)
             if chosen is server:
                 return
-            token = chosen.call(_HEAD, pb.HeadRequest(), end - time.monotonic()).token
+            token = head(chosen, pb.HeadRequest(), end - time.monotonic()).token
         try:
-            server.call(_HEAD, pb.HeadRequest(at_least=token), end - time.monotonic())
+            head(server, pb.HeadRequest(at_least=token), end - time.monotonic())
         except OtherTimeline:
             pass  # a restore has ended the history of these writes
         with self._lock:
@@ -250,6 +256,10 @@ class ServersWire:
         """The server that answered last of those that were chosen."""
         self._by_name: Server | None = None
         """The server that leads because another one has named it."""
+        self._timeline = ""
+        """The lake's timeline; empty before a server was chosen that shares a journal."""
+        self._strangers = ""
+        """The servers of another lake that the last search has passed over."""
         self._closed = False
         self._leader = _Choice(self._search, self._leading)
         self._reader = self._leader if reads == "leader" else _Choice(self._search, self._reading)
@@ -271,19 +281,23 @@ class ServersWire:
     def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
         end = time.monotonic() + seconds
         server, request = self._server_of(method, request, seconds)
-        try:
-            answer = server.call(method, request, max(end - time.monotonic(), 0.0))
-        except LakestoreError as error:
-            self._failed(server, error)
-            if error.applied == "unknown":
-                self._wrote(method, "")
-            raise
+        answer = self._tried(server, method, request, end - time.monotonic())
         if server is not self._last and server is self._leader.server:
             self._last = server
         self._wrote(method, answer.token if method.name == "Commit" else "")
         if method.name in ("Plan", "Head") and answer.lease:
             answer.lease = f"{answer.lease}@{server.address}"
         return answer
+
+    def _tried(self, server: Server, method: rpc.Method, request: Any, seconds: float) -> Any:
+        """The answer of one server. An error that tells of the servers is noted."""
+        try:
+            return server.call(method, request, max(seconds, 0.0))
+        except LakestoreError as error:
+            self._failed(server, error)
+            if error.applied == "unknown":
+                self._wrote(method, "")
+            raise
 
     def stream(self, method: rpc.Method, request: Any, seconds: float | None) -> Iterator[Any]:
         server, request = self._server_of(method, request, FIND_SECONDS if seconds is None else seconds)
@@ -331,8 +345,12 @@ class ServersWire:
         server = self._reader.get(seconds)
         if self._own is not None and server is not self._leader.server:
             carried = method.name == "Lookup" and bool(request.at_least)
-            self._own.await_at(server, self._leader.get, end - time.monotonic(), carried=carried)
+            self._own.await_at(server, self._leader.get, self._head, end - time.monotonic(), carried=carried)
         return server, request
+
+    def _head(self, server: Server, request: pb.HeadRequest, seconds: float) -> pb.HeadAnswer:
+        answer: pb.HeadAnswer = self._tried(server, _HEAD, request, seconds)
+        return answer
 
     def _lessor(self, request: Any) -> tuple[Server | None, Any]:
         """The server that gave a request's lease, which names it; None if the lease names no server."""
@@ -364,41 +382,55 @@ class ServersWire:
                 self._own.forget(server)
 
     def _search(self) -> _Search:
-        return _Search(lambda: list(self._servers.values()), ", ".join(self._given))
+        return _Search(lambda: list(self._servers.values()), ", ".join(self._given), lambda: self._strangers)
 
     def _leading(self, answers: Answers, is_settled: bool) -> Server | None:
         """The leader of the highest epoch that anybody knows; a server alone if there is none."""
+        answers = self._of_one_lake(answers, is_settled)
         epoch = max((hello.epoch for hello in answers.values()), default=0)
         for server, hello in answers.items():
             if hello.role == "leader" and hello.epoch == epoch:
-                return self._found(server)
+                return self._found(server, hello)
         if not is_settled:
             return None
-        if (alone := self._alone(answers)) is not None:
-            return self._found(alone)
+        for server, hello in answers.items():
+            if not hello.role:
+                return self._found(server, hello)
         self._add_named(answers, epoch)
         return None
 
     def _reading(self, answers: Answers, is_settled: bool) -> Server | None:
         """The nearest server that may read."""
+        answers = self._of_one_lake(answers, is_settled)
         if not is_settled or not answers:
             return None
         sharing = [server for server, hello in answers.items() if hello.role]
         followers = [server for server in sharing if answers[server].role == "follower"]
-        chosen = next(iter((self._prefers_followers and followers) or sharing), None) or self._alone(answers)
-        return None if chosen is None else self._found(chosen)
+        chosen = next(iter((self._prefers_followers and followers) or sharing or answers))
+        return self._found(chosen, answers[chosen])
 
-    def _found(self, server: Server) -> Server:
+    def _found(self, server: Server, hello: pb.HelloAnswer) -> Server:
         self._last, self._by_name = server, None
+        if hello.role:
+            self._timeline = hello.timeline
         return server
 
-    def _alone(self, answers: Answers) -> Server | None:
-        """A server that shares no journal. Two of them are two lakes, and either could get a write."""
-        alone = {hello.timeline: server for server, hello in answers.items() if not hello.role}
-        if len(alone) > 1:
-            first, second = sorted(server.address for server in list(alone.values())[:2])
+    def _of_one_lake(self, answers: Answers, is_settled: bool) -> Answers:
+        """The answers of this connection's lake; none before it is known which one that is. Raises `Invalid` for the
+        servers of two lakes, because either could get a write."""
+        lakes = {hello.timeline: server.address for server, hello in answers.items()}
+        # All given servers with one other timeline were restored. One of them alone may be a wrong server of the list.
+        is_restored = len(lakes) == 1 and all(self._servers[address] in answers for address in self._given)
+        if self._timeline and not is_restored:
+            others = sorted(address for timeline, address in lakes.items() if timeline != self._timeline)
+            self._strangers = f" ({', '.join(others)}: of another lake, take it out of the list)" if others else ""
+            return {server: hello for server, hello in answers.items() if hello.timeline == self._timeline}
+        if not is_settled:
+            return {}
+        if len(lakes) > 1:
+            first, second = sorted(lakes.values())[:2]
             raise Invalid(f"{first} and {second} are servers of two lakes, which share no journal: name one of them")
-        return next(iter(alone.values()), None)
+        return answers
 
     def _add_named(self, answers: Answers, epoch: int) -> None:
         """Ask the leader that a follower names, too. Its name may be another one of a given server."""

@@ -188,3 +188,23 @@ def test_rights_are_those_of_the_callers_own_token(tmp_path: Path) -> None:
             }
         assert [each.status_code for each in told.values()] == [403, 200], told["ann"].text
         assert [*replicas.servers[follower].catalog.namespaces()] == ["db"]
+
+
+def test_a_refusal_waits_until_the_follower_shows_why(replicas: Replicas) -> None:
+    follower = follower_of(replicas)
+    leader = 1 - follower
+    replicas.servers[follower].engine.loop._address = ""  # it does not claim meanwhile
+    replicas.ends[follower].is_cut = True
+    url = "http://{}/iceberg/v1/namespaces"
+    assert httpx.post(url.format(replicas.http(leader)), json={"namespace": ["db"]}).status_code == 200
+
+    def mend() -> None:
+        time.sleep(0.5)
+        replicas.ends[follower].is_cut = False
+
+    back = threading.Thread(target=mend)
+    back.start()
+    told = httpx.post(url.format(replicas.http(follower)), json={"namespace": ["db"]})
+    assert told.status_code == 409
+    assert [*replicas.servers[follower].catalog.namespaces()] == ["db"], "what a client loads after this answer"
+    back.join()

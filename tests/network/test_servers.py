@@ -24,6 +24,7 @@ from lakestore.union.cut import Cut
 from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.fronts import Front, Fronts
+from tests.support.micro_batches import read_rows
 from tests.support.process import ServerProcess
 from tests.support.served import Served
 
@@ -507,3 +508,35 @@ def test_a_front_is_a_follower_until_it_leads(fronts: Fronts) -> None:
         with pytest.raises(Unavailable, match=f"{fronts.fronts[0].address} leads") as raised, lake.within(0.2):
             lake.table("a.t").upsert(rows(1))
         assert raised.value.kind == "NotLeader"
+
+
+def test_a_profile_says_where_reads_go(
+    fronts: Fronts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "profiles.yaml"
+    file.write_text(f"profiles: {{far: {{server: '{fronts.addresses}', reads: follower}}}}\n")
+    monkeypatch.setenv("LAKESTORE_PROFILES", str(file))
+    leader = fronts.fronts[0]
+    with ls.connect(profile="far") as lake:
+        assert lake.table("a.t").scan().count() == 0
+    for command in (["sql", "SELECT 1 FROM a.t"], ["read", "a.t"], ["lookup", "a.t", "1"]):
+        assert run_command(["--profile", "far", *command]) in (0, 4)
+    assert not {"Plan", "Fetch", "Lookup"} & set(leader.names)
+    assert run_command(["--profile", "far", "status"]) == 0
+    assert "Status" in leader.names, "operators ask the leader"
+    with ls.connect(profile="far", reads="leader") as lake:
+        assert lake.table("a.t").scan().count() == 0
+    assert "Plan" in leader.names
+    file.write_text("profiles: {far: {server: 'a:1', reads: near}}\n")
+    with pytest.raises(Invalid, match="reads is one of leader, follower, nearest, not 'near'"):
+        ls.connect(profile="far")
+
+
+def test_sparks_batch_reads_go_where_an_option_says(fronts: Fronts) -> None:
+    options = {"server": fronts.addresses, "table": "a.t", "reads": "Follower"}
+    with ls.connect(fronts.addresses) as lake:
+        token = lake.table("a.t").upsert(rows(1, 2))
+    leader = fronts.fronts[0]
+    before = len(leader.names)
+    assert sorted(row["id"] for row in read_rows({**options, "at": token})) == [1, 2]
+    assert not {"Plan", "Fetch"} & set(leader.names[before:])

@@ -290,7 +290,7 @@ class Endpoints:
             return lambda _: Slow(lambda: leader.answer(request))
 
         def answer(call: CatalogRequest) -> Response | Slow:
-            own = verb(call)
+            own = _run(lambda: verb(call))  # a refusal is marked too: its client loads what is in the way
             return leader.mark(request, own) if isinstance(own, Response) else own
 
         return answer

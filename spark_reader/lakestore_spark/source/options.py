@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from pyspark.sql.types import StructField, StructType
 
 from lakestore.client.credentials import TLS, Credentials, Pem, Token, credentials_for
-from lakestore.client.servers import connect
+from lakestore.client.servers import Reads, connect
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid
 
 SERVER_DEFAULT = "localhost:7340"
 EVERY_USE = ("server", "table", "token", "tls", "tls_ca", "tls_cert", "tls_secret_key")
-READ = ("at", "columns", "where")
+READ = ("at", "columns", "where", "reads")
 STREAM = ("startingOffsets", "maxOffsetsPerTrigger", "beforeImages", "columns", "where", "subscription")
 WRITE = ("mode",)
 OF_SPARK = (
@@ -53,9 +54,10 @@ class Address:
 
     server: str
     credentials: Credentials
+    reads: Reads = "leader"
 
     def connect(self) -> Transport:
-        return connect(self.server, self.credentials)
+        return connect(self.server, self.credentials, reads=self.reads)
 
 
 def with_stored_options(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
@@ -109,7 +111,8 @@ class Options:
         server = self.text("server") or SERVER_DEFAULT
         shown = credentials_for(server, self.text("token") or None, self._tls())
         token: Token | None = shown.bearer or None
-        return Address(server, Credentials(token, shown.pem if self._pem() is None else self._pem()))
+        reads = cast("Reads", self.text("reads").lower() or "leader")
+        return Address(server, Credentials(token, shown.pem if self._pem() is None else self._pem()), reads)
 
     def text(self, name: str) -> str:
         """A text; empty if it is not set."""
