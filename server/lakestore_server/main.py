@@ -260,7 +260,7 @@ class Server:
         self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline)
         self._look_at_lake(store)
         idle_seconds, rebalance_seconds = settings.subscription_idle_seconds, settings.rebalance_seconds
-        subscriptions = Subscriptions(self.engine, clock, idle_seconds, rebalance_seconds)
+        self._subscriptions = subscriptions = Subscriptions(self.engine, clock, idle_seconds, rebalance_seconds)
         producers = ProducerVerbs(self.engine, settings.producer_idle_seconds)
         check_seconds, wake_checkpoint = settings.retention_check_seconds, self.upkeep.checkpointer.wake
         self.retention = Retention(
@@ -353,6 +353,7 @@ class Server:
         if self._warehouse_check is not None:
             self._warehouse_check.begin_to_lead()
         ledger.begin()
+        self._subscriptions.shared.begin_to_lead()
 
     def _may_read(self, principal: str, table_uuid: str) -> bool:
         """Whether a principal (empty without principals) may read a table by its present name."""

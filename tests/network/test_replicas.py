@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.request import urlopen
 
 import orjson
@@ -18,14 +18,19 @@ from click.testing import CliRunner
 import lakestore as ls
 from lakestore.cli.main import cli
 from lakestore.client import servers
+from lakestore.client.local import local_transport
 from lakestore.client.servers import Reads
-from lakestore.errors import NewerFormat, NotLeader, Unavailable
+from lakestore.errors import Fenced, NewerFormat, NotLeader, Unavailable
 from lakestore.model.token import position_of
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.host.clock import Doubt
+from lakestore_server.commit.engine import Engine
+from lakestore_server.host.clock import Doubt, RealClock
+from lakestore_server.main import Server
 from lakestore_server.state.judge import Content, Judge, Kind, Standing, messages
 from tests.support.records import TABLE
 from tests.support.replicas import LEASE_SECONDS, Replicas
+from tests.support.served import Served
+from tests.support.sharing import Consumer
 from tests.support.waiting import until
 from tests.support.world.clock import HandClock
 from tests.unit.state.test_judge import forged
@@ -150,6 +155,89 @@ def test_a_shared_subscription_goes_on_at_the_next_leader(replicas: Replicas, en
         log.append(rows(*range(10, 20)))
         got += taken(stream, 10, ack=True)
         assert sorted(got) == list(range(20))
+
+
+class Present:
+    """The server that leads, as consumers without a connection need it."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    @property
+    def engine(self) -> Engine:
+        return self._server.engine
+
+    @property
+    def lake(self) -> ls.Lake:
+        return ls.Lake(local_transport(self._server.service), "leader")
+
+    @property
+    def _server(self) -> Server:
+        number = self._replicas.leader()
+        assert number is not None
+        return self._replicas.servers[number]
+
+    def verbs(self, rpc: str) -> Any:
+        return getattr(self._server.service.verb(rpc), "__self__")  # noqa: B009 (of a callable that is a method)
+
+
+def test_a_leader_that_leads_again_knows_what_another_one_refused_meanwhile(tmp_path: Path) -> None:
+    """Else an acknowledgement of what was read before would pass over rows that the consumer has undone."""
+    with Replicas(tmp_path, 2) as found:
+        present = cast("Served", Present(found))
+        log = present.lake.create_table("a.log", ROW, buckets=1)
+        log.append(rows(*range(10)))
+        a, b = (Consumer(present, member, ord(member), ["a.log"]) for member in "ab")
+        a.connect()
+        first = a.poll()
+        present.lake.table("a.log").append(rows(*range(10, 20)))
+        second = a.poll()
+        a.disconnect()
+        found.depose()
+        b.connect()
+        assert sum(map(len, b.poll())) == 20
+        with pytest.raises(Fenced):
+            a.ack(first[0])
+        b.disconnect()
+        found.depose()
+        with pytest.raises(Fenced):
+            a.ack(second[-1])
+        a.connect()
+        assert sum(map(len, a.poll())) == 20
+
+
+class ClockAhead(RealClock):
+    """A clock that is an hour ahead."""
+
+    def now_us(self) -> int:
+        return super().now_us() + 3_600_000_000
+
+
+def test_a_refusal_counts_however_far_the_clocks_of_two_leaders_are_apart(tmp_path: Path) -> None:
+    with Replicas(tmp_path, 2, clocks=[ClockAhead()]) as found:
+        assert found.leader() == 0
+        present = cast("Served", Present(found))
+        log = present.lake.create_table("a.log", ROW, buckets=1)
+        log.append(rows(*range(10)))
+        a, b, c = (Consumer(present, member, ord(member), ["a.log"]) for member in "abc")
+        c.connect()
+        c.poll()
+        a.connect()
+        c.disconnect()
+        until(a.poll, "the bucket of the reader before")
+        present.lake.table("a.log").append(rows(*range(10, 20)))
+        second = a.poll()
+        assert a.poll() == []
+        a.disconnect()
+        found.depose()
+        b.connect()
+        assert sum(map(len, b.poll())) == 20
+        with pytest.raises(Fenced):
+            a.ack(second[0])
+        b.disconnect()
+        found.depose()
+        with pytest.raises(Fenced):
+            a.ack(second[-1])
 
 
 def test_a_new_leader_deletes_nothing_by_a_clock_that_nobody_has_watched(tmp_path: Path) -> None:

@@ -27,6 +27,9 @@ from lakestore_server.state.state import State
 from lakestore_server.state.subscription import NO_CUT, Mark, MovedMark, Refusal, Subscription, SubscriptionMove
 from lakestore_server.state.view import View
 
+EPOCH_BITS, AFTER_CLOCKS = 30, 1 << 52
+"""A grant of a server whose journal others share is numbered by the journal's epoch, so it is higher than every grant
+of an earlier leader, whatever their clocks say. These numbers lie beyond all microseconds."""
 BUCKETS_SAID = 8
 """Buckets that an error sentence names; the error's field has all."""
 
@@ -76,6 +79,25 @@ class SharedSubscriptions:
             with self._lock:
                 group.leave(member, number, self._clock.monotonic())
             self.ring(held.name)
+
+    def begin_to_lead(self) -> None:
+        """Forget who reads what: another server may have led, granted buckets and refused acknowledgements."""
+        view = self._engine.view
+        with self._lock:
+            for name, group in list(self._groups.items()):
+                held = view.subscriptions.get(name)
+                if held is not None and held.is_shared:
+                    group.begin_again(self._first_number(), _refused(held))
+                else:
+                    self._groups.pop(name).close()
+            names = list(self._groups)
+        for name in names:
+            self.ring(name)
+
+    def _first_number(self) -> int:
+        """A number higher than every grant before this server began to lead."""
+        epoch = self._engine.loop.journal.leader.epoch
+        return AFTER_CLOCKS + (epoch << EPOCH_BITS) if epoch else self._clock.now_us()
 
     def forget(self, name: str) -> None:
         """Remove the group of a subscription that is no longer shared. Its members learn it in their next call."""
@@ -214,8 +236,7 @@ class SharedSubscriptions:
         group = self._groups.get(held.name)
         if group is None:
             buckets = [bucket for bucket, _ in by_bucket(held)]
-            refused = {((held.tables[r.table], r.bucket), r.session): r.run for r in held.refusals}
-            group = Group(buckets, self._rebalance_seconds, self._clock.now_us(), refused)
+            group = Group(buckets, self._rebalance_seconds, self._first_number(), _refused(held))
             self._groups[held.name] = group
         return group
 
@@ -263,6 +284,11 @@ def current(view: View, name: str) -> Subscription:
     if not held.is_shared:
         raise Fenced(f"subscription {name!r} was opened by one consumer alone: this consumer must stop")
     return held
+
+
+def _refused(held: Subscription) -> dict[tuple[Bucket, int], int]:
+    """By bucket and session the first run that counts again after a refusal."""
+    return {((held.tables[each.table], each.bucket), each.session): each.run for each in held.refusals}
 
 
 def by_bucket(held: Subscription) -> Iterable[tuple[Bucket, Mark]]:

@@ -117,6 +117,14 @@ class Group:
         self._numbers = max([first, *self._refused.values()])
         self._runs: dict[Bucket, _Run] = {}
 
+    def begin_again(self, first: int, refused: Mapping[tuple[Bucket, int], int]) -> None:
+        """Continue as after a restart, because another server may have led: members stay, and each bucket is granted
+        again."""
+        self._refused = dict(refused)
+        self._numbers = max([self._numbers, first, *self._refused.values()])
+        self._runs.clear()
+        self.holdings.clear()
+
     def join(self, name: str, session: int, now: float) -> int:
         """The number of a member's new connection. A session takes the place of another session with this member
         name."""
