@@ -54,8 +54,8 @@ def batch_of_dicts(rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
 
 def _by_name(rows: Sequence[Any], schema: pa.Schema) -> tuple[list[str], list[pa.Array]]:
     """(names, columns) of a list of dicts."""
-    if other := next((row for row in rows if not isinstance(row, Mapping)), None):
-        raise Invalid(f"a row is a dict of column name to value, unlike {other!r}")
+    if others := [row for row in rows if not isinstance(row, Mapping)]:
+        raise Invalid(f"a row is a dict of column name to value, unlike {others[0]!r}")
     names = list(dict.fromkeys(name for row in rows for name in row))
     return names, [_column([row.get(name) for row in rows], schema, name) for name in names]
 
