@@ -130,11 +130,11 @@ def _journal_of(settings: Settings, clock: Clock) -> JournalOf:
         return FileJournal
     if not settings.advertise and settings.host in ("0.0.0.0", "::"):  # noqa: S104 (it is compared, not bound)
         raise Invalid("advertise is not set: give --advertise host:port, at which clients reach this server")
-    log = _log_of(journal)
+    log = log_of(journal)
     return lambda disk, folder: SharedJournal(log, clock, journal.lease_seconds)
 
 
-def _log_of(journal: JournalSettings) -> Log:
+def log_of(journal: JournalSettings) -> Log:
     """The log of a shared journal."""
     if journal.kind == "object":
         store = object_store.store_of(journal.url, journal.options)

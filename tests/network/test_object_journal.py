@@ -119,6 +119,29 @@ def test_a_server_alone_starts_from_the_bucket_after_its_disk_is_lost(store: Sto
         assert set(lake.table("t.rows").scan().to_arrow().column("v").to_pylist()) == {19}
 
 
+@pytest.mark.timeout(300)
+def test_a_folder_moves_into_a_bucket_and_back(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    with ls.open(folder) as lake:
+        table = lake.create_table("t.rows", SCHEMA, primary_key=["id"], buckets=2)
+        before = table.upsert([{"id": number, "v": 1} for number in range(100)])
+    run("init-journal", "--journal", JOURNAL)
+    into = ("journal", "move", "--to", JOURNAL, "--data", str(folder))
+    assert "has its journal in s3://" in run(*into)
+    assert "has its journal in s3://" in run(*into), "nothing is left to do"
+    with KafkaServers(JOURNAL, tmp_path) as pair, ls.connect(pair.addresses) as lake:
+        assert (tmp_path / "b" / "segments").exists(), "the server with an empty folder has copied"
+        token = lake.table("t.rows").upsert([{"id": 0, "v": 2}])
+        with ls.connect(pair.the("follower").address) as follower:
+            found = follower.table("t.rows").scan(at=token).to_arrow()
+            assert sorted(found.column("v").to_pylist()) == [1] * 99 + [2]
+    out = ("journal", "move", "--to", "files", "--journal", JOURNAL, "--data", str(folder))
+    assert "has its journal in files" in run(*out)
+    with ls.open(folder) as lake:
+        (changed,) = lake.table("t.rows").changes(before, until=token)
+        assert changed.to_arrow()["v"].to_pylist() == [2], "a position of before the moves is good"
+
+
 def test_init_journal_creates_it_once_and_a_start_needs_it(store: Store, tmp_path: Path) -> None:
     settings = Settings(tmp_path / "data", warehouse=str(tmp_path / "lake"), journal=Journal("object", url=JOURNAL))
     with pytest.raises(NotFound, match="lakestore init-journal"):

@@ -33,6 +33,8 @@ from lakestore_server.state.judge import ForeignLog
 
 log = logging.getLogger("lakestore.journal")
 IDENTITY = "journal.json"
+BEGINNING = "beginning"
+"""The object with the position before which the first removal removed all messages. It counts in the first block."""
 FORMAT = 1
 MAGIC, VERSION = 0x4C534F31, 1
 HEADER = struct.Struct("<IIQQII")
@@ -198,11 +200,11 @@ class ObjectLog:
     def bounds(self) -> tuple[int, int]:
         """(position of the first message, position of the next one) of what is there."""
         try:
-            first = self._objects.first_open() * self._objects.block
-            end = self._objects.end(max(first, self._reader.front))
+            first = self._objects.first()
+            end = self._objects.end(max(first >> INDEX_BITS, self._reader.front))
         except StoreError as error:
             raise Unavailable(str(error)) from error
-        return first << INDEX_BITS, end << INDEX_BITS
+        return first, end << INDEX_BITS
 
     def read(self, start: int, seconds: float, *, to_end: bool = False) -> Iterator[tuple[int, bytes | None]]:
         """(position, message) of the messages that are there."""
@@ -230,12 +232,14 @@ class ObjectLog:
 
     def remove_before(self, position: int) -> None:
         """Remove the whole blocks before a position. The first call also removes the last closed block once more: its
-        removal may be unfinished."""
+        removal may be unfinished. As long as the first block stays, an object says where the log begins in it."""
         if self._keeps_all:
             return
         end = (position >> INDEX_BITS) // self._objects.block
         try:
             first = self._objects.first_open()
+            if position and not first:
+                self._objects.begin_at(position)
             if first and not self._is_swept:
                 self._objects.remove(first - 1)
             self._is_swept = True
@@ -258,6 +262,8 @@ class _Objects:
     block: int
     known: str = ""
     """The journal's id; empty before it was opened."""
+    has_begun: bool = False
+    """Whether an object is known to say where the log begins."""
 
     def identity(self) -> str:
         """The journal's id as it is now; empty without a journal."""
@@ -291,6 +297,25 @@ class _Objects:
     def first_open(self) -> int:
         """The first block that is not closed. The closed ones are 0 and all up to it."""
         return self._first_absent(_closed, 0)
+
+    def first(self) -> int:
+        """The position of the first message."""
+        block = self.first_open()
+        if block:
+            return block * self.block << INDEX_BITS
+        text = self.store.get(BEGINNING)
+        if text is None:
+            return 0
+        if not text.isdigit():
+            raise ForeignLog(f"{self.place}/{BEGINNING} is not a position")
+        return int(text)
+
+    def begin_at(self, position: int) -> None:
+        """Say once that the messages before a position of the first block are removed. They stay with their block: who
+        has a place there follows on."""
+        if not self.has_begun:
+            self.store.put_new(BEGINNING, b"%d" % position)
+            self.has_begun = True
 
     def end(self, first: int) -> int:
         """A number from `first` on that has no object, where the number before it has one."""

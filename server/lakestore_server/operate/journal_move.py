@@ -63,11 +63,11 @@ class Mover:
 
     def _moved_in(self, held: Checkpoint) -> Checkpoint:
         if not held.lsn:
-            raise Invalid(f"{self.folder} has no commit to move: start a server on an empty folder and the topic")
+            raise Invalid(f"{self.folder} has no commit to move: start a server on an empty folder and the journal")
         with closing(self._journal()) as journal, _answered("nothing was changed in the folder"):
             journal.begin(held.lsn)
             for _ in journal.lead(""):
-                raise Conflict("another server writes into this topic: nothing was changed in the folder")
+                raise Conflict("another server writes into this journal: nothing was changed in the folder")
             place = journal.roll(held.lsn + 1)
             first = CommitRecord(held.lsn + 1, held.time_us + 1, in_doubt=True)
             journal.append(first.lsn, encode(first))

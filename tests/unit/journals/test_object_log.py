@@ -262,6 +262,21 @@ def test_whole_blocks_are_closed_in_order_before_they_are_removed(
     assert content(log, at(8)) == [b"8"]
 
 
+def test_the_log_begins_at_the_first_removal_until_its_block_is_gone(
+    store: Shop, opened: Callable[..., ObjectLog]
+) -> None:
+    log = opened(block=2)
+    positions = [sent(log, b"%d" % number)[0] for number in range(3)]
+    opened(block=2, keeps_all=True).remove_before(positions[1])
+    assert opened(block=2).bounds()[0] == 0
+    log.remove_before(positions[1] + 1)
+    log.remove_before(positions[1])
+    assert opened(block=2).bounds()[0] == positions[1] + 1
+    assert content(opened(block=2), positions[1]) == [b"1", b"2"], "who has a place in the block follows on"
+    log.remove_before(positions[2])
+    assert log.bounds()[0] == positions[2]
+
+
 def test_an_unfinished_removal_is_finished_by_the_next_server(store: Shop, opened: Callable[..., ObjectLog]) -> None:
     log = opened(block=2)
     for number in range(5):
