@@ -145,6 +145,8 @@ class Limits:
 
     scrub_bytes: int = option(16 * _MB, low=0, high=16 * _GB)
     """Bytes per second that the scrub reads; 0 switches it off."""
+    copy_bytes: int = option(160 * _MB, low=0, high=64 * _GB)
+    """Bytes per second that are sent to a new server while commits come; 0 is no bound."""
 
     changes_batch_rows: int = option(65_536, low=1, high=_INT32)
     """About the rows of each bucket in one batch of a change stream; commits stay whole."""

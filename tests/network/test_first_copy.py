@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from lakestore_server.host.disk import RealDisk
 from lakestore_server.journals import shared_journal
 from lakestore_server.journals.shared_journal import SharedJournal
 from lakestore_server.operate import first_copy
+from lakestore_server.operate.copy_verbs import CopyPace
 from lakestore_server.operate.first_copy import FirstCopy
 from lakestore_server.settings import Tls
 from lakestore_server.state.commit_record import COPIES
@@ -306,6 +308,80 @@ def test_without_another_server_the_start_is_refused(peer: Replicas, tmp_path: P
     copy = copy_of(peer, tmp_path / "new", peerless_seconds=0.0, address=peer.address(0))
     with pytest.raises(ForeignLog, match="no other server has reported in it"):
         copy.run()
+
+
+@pytest.fixture
+def late(tmp_path: Path) -> Iterator[Replicas]:
+    """Two servers, of which the second is stopped. The messages after its checkpoint are gone."""
+    with Replicas(tmp_path, count=2) as replicas, ls.connect(replicas.address(0)) as lake:
+        table = lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=2)
+        token = table.upsert(rows(0))
+        with ls.connect(replicas.address(1), reads="follower") as other:
+            assert other.table("a.t").scan(at=token).count() == ROWS
+        replicas.servers[1].upkeep.checkpoint()
+        replicas.stop(replicas.servers[1], replicas.ends[1])
+        table.delete([{"id": 0}])
+        table.upsert(rows(1_000, 5))
+        replicas.servers[0].upkeep.checkpoint()
+        replicas.ends[0].remove_before(len(replicas.log.messages))
+        yield replicas
+
+
+def test_a_server_that_was_away_for_too_long_copies_again(late: Replicas, tmp_path: Path) -> None:
+    late.start(1)
+    with ls.connect(late.address(2), reads="follower") as lake:
+        assert lake.table("a.t").scan().count() == ROWS + 4
+        found = lake.table("a.t").lookup([{"id": 0}, {"id": 1_004}])
+        assert found["id"].to_pylist() == [1_004]
+    late.stop(late.servers[2], late.ends[2])
+    late.start(1)  # it needs nothing that is gone
+    with ls.connect(late.address(3), reads="follower") as lake:
+        assert lake.table("a.t").scan().count() == ROWS + 4
+
+
+def test_the_folder_of_a_server_that_was_away_is_left_until_another_one_answers(late: Replicas, tmp_path: Path) -> None:
+    def silent(_: str, __: pb.CopyCheckpointRequest) -> Iterator[pb.CopyPiece]:
+        yield from ()
+        raise Denied("no")
+
+    before = {path: path.read_bytes() for path in (tmp_path / "1").rglob("*") if path.is_file()}
+    copy = copy_of(late, tmp_path / "1", silent)
+    assert first_copy.is_due(RealDisk(), tmp_path / "1", copy.journal)
+    with pytest.raises(Denied):
+        copy.run()
+    assert {path: path.read_bytes() for path in (tmp_path / "1").rglob("*") if path.is_file()} == before
+
+
+def test_a_copy_is_slow_while_commits_come(tmp_path: Path) -> None:
+    limits = Limits(clock_confirm_seconds=0, copy_bytes=8_000_000)
+    with Replicas(tmp_path, count=1, limits=limits) as replicas, ls.connect(replicas.address(0)) as lake:
+        lake.create_table("a.t", SCHEMA, buckets=2).append(rows(0))
+        log = lake.create_table("a.log", SCHEMA, buckets=1)
+        replicas.servers[0].upkeep.checkpoint()
+        replicas.ends[0].remove_before(1)
+        is_over = threading.Event()
+
+        def write() -> None:
+            while not is_over.is_set():
+                log.append([{"id": 0}])
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        copy = copy_of(replicas, tmp_path / "new")
+        copy.run()
+        is_over.set()
+        writer.join()
+        assert copy.progress.total > 4_000_000
+        assert copy.progress.seconds > 0.2, "the first piece of 2 MB alone takes a quarter of a second"
+
+
+def test_while_commits_come_the_copy_keeps_its_rate() -> None:
+    pace = CopyPace(100, 10.0, lsn=5)
+    assert [pace.wait(50, 10.0, 5), pace.wait(50, 10.1, 5)] == [0.0, 0.0]
+    assert [pace.wait(50, 10.1, 6), pace.wait(50, 10.6, 6)] == [pytest.approx(0.5), pytest.approx(0.5)]
+    assert pace.wait(50, 12.0, 6) == 0.0  # nobody has written for a second
+    assert [pace.wait(10, 30.0, 7), pace.wait(10, 30.0, 7)] == [0.0, pytest.approx(0.1)]  # idle time is not made up
+    assert CopyPace(0, 10.0, lsn=5).wait(50, 10.0, 6) == 0.0
 
 
 @pytest.mark.parametrize("error", [Denied, Invalid, OtherTimeline])

@@ -111,7 +111,8 @@ class Replicas:
     def __init__(self, root: Path, count: int = 3, clocks: Sequence[Clock] = (), **said: Any) -> None:
         """`clocks` are the clocks of the first servers. With `clocks` a server confirms its clock after the usual time,
         otherwise at once. `said` are further settings of all servers."""
-        self._clocks, self._said = clocks, {"warehouse": str(root / "warehouse"), **said}
+        limits = Limits() if clocks else Limits(clock_confirm_seconds=0)
+        self._clocks, self._said = clocks, {"warehouse": str(root / "warehouse"), "limits": limits, **said}
         self.log, self._root, self._all = MemoryLog(), root, ExitStack()
         self.servers: list[Server] = []
         self.fatal: list[tuple[int, BaseException]] = []
@@ -128,16 +129,15 @@ class Replicas:
     def start_on(self, folder: Path, number: int = 1 << 30, warehouse: Path | None = None) -> None:
         """Start the next server on a folder; `number` is that of its clock."""
         end = MemoryEnd(self.log)
-        limits = Limits() if self._clocks else Limits(clock_confirm_seconds=0)
         clock = self._clocks[number] if number < len(self._clocks) else RealClock()
         said = self._said if warehouse is None else {**self._said, "warehouse": str(warehouse)}
         made = Server(
-            Settings(folder, port=0, http_port=0, limits=limits, **said),
+            Settings(folder, port=0, http_port=0, **said),
             clock=clock,
             journal_of=lambda *_: SharedJournal(end, clock, LEASE_SECONDS),
             on_fatal=partial(self._fatal, len(self.servers)),
         )
-        self._all.callback(self._end, made, end)
+        self._all.callback(self.stop, made, end)
         made.start()
         self.servers.append(made)
         self.ends.append(end)
@@ -186,7 +186,8 @@ class Replicas:
         return self.servers[number].about["http"]
 
     @staticmethod
-    def _end(server: Server, end: MemoryEnd) -> None:
+    def stop(server: Server, end: MemoryEnd) -> None:
+        """Stop a server; it may be stopped already."""
         end.is_cut = False  # a server that is cut would wait for the log before it ends
         server.close(checkpoint=False)
 

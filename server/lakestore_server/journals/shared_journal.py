@@ -174,6 +174,10 @@ class SharedJournal:
         """Whether the log's first messages are gone, so a server needs a checkpoint to follow it."""
         return self._log.bounds()[0] > 0
 
+    def lacks(self, place: Place) -> bool:
+        """Whether messages after a place of this log are gone, so a server at that place cannot follow any more."""
+        return self.has_place(place) and self._log.bounds()[0] > _parsed(place)[1].position
+
     def has_place(self, place: Place) -> bool:
         """Whether a place is one of this log."""
         return _parsed(place)[0] == self._log.open("")
@@ -231,7 +235,7 @@ class SharedJournal:
         self._identity = self._log.open("")
         self._begin(lsn, Standing())
         used = Conflict(
-            "a server has led this journal already, so it has a history of its own: create another topic with"
+            "a server has led this journal already, so it has a history of its own: create another one with"
             " `lakestore init-journal`"
         )
         try:

@@ -4,12 +4,14 @@
 - The journal keeps the messages after the checkpoint while the stream is open, and for an hour more.
 - The caller says what it has of each file, by size and checksum. Only the rest is sent.
 - The index is not copied: the new server rebuilds it.
+- While commits come, the copy is not faster than `limits.copy_bytes`, so clients keep most of the machine.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -34,6 +36,8 @@ BUSY_SECONDS = 5.0
 PIECE_BYTES = 2 << 20
 GIVEN_SECONDS = 0.005
 """The longest wait for small commits before each piece."""
+BUSY_PERIOD = 1.0
+"""Seconds after a commit in which the copy is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,25 @@ class CopySource:
     data: pa.Buffer
     segments: Sequence[Segment] = ()
     """The segments in it, which are checked before the file is sent."""
+
+
+class CopyPace:
+    """The rate of one copy, for one thread."""
+
+    def __init__(self, bytes_per_second: int, now: float, lsn: int) -> None:
+        self._rate, self._lsn = bytes_per_second, lsn
+        self._due, self._busy_until = now, now
+        """When the next piece may go, and how long clients are assumed to be writing."""
+
+    def wait(self, sent: int, now: float, lsn: int) -> float:
+        """Seconds to wait after a piece of `sent` bytes, with the server's LSN; time that was lost is not made up."""
+        if lsn != self._lsn:
+            self._lsn, self._busy_until = lsn, now + BUSY_PERIOD
+        if not self._rate or now >= self._busy_until:
+            self._due = now
+            return 0.0
+        self._due = max(self._due + sent / self._rate, now)
+        return self._due - now
 
 
 class CopyVerbs:
@@ -82,14 +105,17 @@ class CopyVerbs:
         try:
             yield pb.CopyPiece(files=[pb.CopyFile(path=source.path, size=source.data.size) for source in sources])
             known = {file.path: file for file in request.files}
+            pace = CopyPace(self._engine.limits.copy_bytes, time.monotonic(), self._engine.view.lsn)
             for number, source in enumerate(sources):
-                yield from self._pieces(number, source, known)
+                yield from self._pieces(number, source, known, pace)
             is_whole = True
         finally:
             journal.release(hold)
             event_log.event(log, logging.INFO, "copy ended", to=request.address, lsn=lsn, whole=is_whole)
 
-    def _pieces(self, number: int, source: CopySource, known: Mapping[str, pb.CopyFile]) -> Iterator[pb.CopyPiece]:
+    def _pieces(
+        self, number: int, source: CopySource, known: Mapping[str, pb.CopyFile], pace: CopyPace
+    ) -> Iterator[pb.CopyPiece]:
         """The bytes of a file that the caller lacks. The last piece has the checksum of all of them."""
         for segment in source.segments:
             segment.check_all()
@@ -106,6 +132,7 @@ class CopyVerbs:
             at += data.size
             self._engine.refuse_when_draining()
             self._engine.loop.priority.answered(GIVEN_SECONDS)
+            time.sleep(pace.wait(data.size, time.monotonic(), self._engine.view.lsn))
 
 
 def _begin(source: CopySource, known: pb.CopyFile | None) -> tuple[int, int]:

@@ -1,4 +1,5 @@
-"""The first start of a server of a shared journal: it copies a checkpoint and its segments from another server.
+"""The first start of a server of a shared journal, or its start after it was away for too long: it copies a checkpoint
+and its segments from another server.
 
 - Each file is checked by size and checksum and synced. The checkpoint comes last, so the file `restoring` and an
   incomplete folder go together, and no power cut leaves a folder that looks complete.
@@ -92,11 +93,14 @@ class _Target:
 
 
 def is_due(disk: Disk, folder: Path, journal: SharedJournal) -> bool:
-    """Whether a server on this folder needs the checkpoint of another one to follow the journal."""
+    """Whether a server on this folder needs the checkpoint of another one to follow the journal: it has no checkpoint,
+    or the messages after its newest one are gone."""
     if data_folder.is_half_copied(folder):
         return True
-    has_state = checkpoint.names(disk, folder) or journal_file.names(disk, folder)
-    return not has_state and journal.lacks_beginning()
+    if not journal.lacks_beginning() or journal_file.names(disk, folder):
+        return False
+    held = checkpoint.newest(disk, folder)
+    return held is None or journal.lacks(held.place)
 
 
 @dataclass(slots=True)
@@ -120,7 +124,6 @@ class FirstCopy:
     def run(self) -> None:
         """Copy until the folder is complete, from whichever server answers. Raises if all of them refuse, if there is
         no other server, or if this machine has no room."""
-        self._mark()
         timeline = self.journal.timeline()
         lonely_since = self.clock.monotonic()
         while True:
@@ -137,6 +140,7 @@ class FirstCopy:
             self.sleep(RETRY_SECONDS)
 
     def _mark(self) -> None:
+        """Note durably that the folder is incomplete, before anything in it is changed."""
         if not data_folder.is_half_copied(self.folder):
             write_file(self.disk, self.folder / RESTORING, [COPY_MARK])
             self.disk.sync_folder(self.folder)
@@ -178,6 +182,7 @@ class FirstCopy:
             if first is None:
                 raise Corrupt(f"the server at {peer} sent no list of files")
             targets = self._targets(first.files, peer)
+            self._mark()
             self._make_room(targets, own)
             known = {file.path: file for file in request.files}
             self._began, self.progress.received, self.progress.problem = self.clock.monotonic(), 0, ""
