@@ -331,7 +331,7 @@ def connect(
     token: credentials.Token | None = None,
     tls: credentials.TLS | bool | None = None,
     timeout: float = CALL_SECONDS,
-    reads: servers.Reads | None = None,
+    reads: profiles.Reads | None = None,
 ) -> Lake:
     """Open a server's lake. The token, a text or a callable, or `LAKESTORE_TOKEN` says who you are.
 

@@ -19,7 +19,7 @@ import lakestore as ls
 from lakestore.cli.main import cli
 from lakestore.client import servers
 from lakestore.client.local import local_transport
-from lakestore.client.servers import Reads
+from lakestore.client.profiles import Reads
 from lakestore.errors import Fenced, NewerFormat, NotLeader, Unavailable
 from lakestore.model.token import position_of
 from lakestore.v1 import lakestore_pb2 as pb

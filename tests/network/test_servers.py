@@ -14,7 +14,7 @@ import pytest
 import lakestore as ls
 from jepsen.system.server import free_port
 from lakestore.cli.main import run_command
-from lakestore.client import servers
+from lakestore.client import profiles, servers
 from lakestore.client.credentials import Credentials, credentials_for
 from lakestore.client.grpc import GrpcWire
 from lakestore.client.servers import ServersWire, connect
@@ -170,7 +170,7 @@ def test_servers_alone_must_be_one_lake(fronts: Fronts) -> None:
     with ls.connect(fronts.addresses) as lake:
         lake.table("a.t").upsert(rows(1))
     fronts.fronts[1].timeline = "another"
-    preferences: list[servers.Reads] = ["leader", "nearest"]
+    preferences: list[profiles.Reads] = ["leader", "nearest"]
     for reads in preferences:
         with ls.connect(fronts.addresses, reads=reads) as lake:
             with pytest.raises(Invalid, match="servers of two lakes"):

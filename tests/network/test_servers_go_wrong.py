@@ -1,4 +1,4 @@
-"""Lists of servers in which one is wrong, gone or late: no row goes to another lake, and no call stays at a dead one."""
+"""Lists of servers of which one is wrong, gone or late: no row goes to another lake, no call stays at a dead server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import lakestore as ls
 from lakestore.client import servers
-from lakestore.client.servers import Reads
+from lakestore.client.profiles import Reads
 from lakestore.errors import Invalid, Unavailable
 from tests.network.test_servers import PROMPT, ROW, ids, rows
 from tests.support.fronts import Fronts

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import count
 from typing import get_args
 
-from lakestore.client.servers import Reads
+from lakestore.client.profiles import Reads
 from tests.simulation.case import SIMULATED, Case, run
 from tests.simulation.search import Summary, cases, search
 from tests.simulation.shrink import NO_FAULT, command, shrunk

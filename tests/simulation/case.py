@@ -18,7 +18,7 @@ from jepsen.schedule import Planned
 from jepsen.verdict import Verdict
 from jepsen.workload import Workload
 from jepsen.workloads import WORKLOADS
-from lakestore.client.servers import Reads
+from lakestore.client.profiles import Reads
 from lakestore.limits import DEFAULT, Limits
 from tests.simulation import folders, nemeses
 from tests.simulation.planned_losses import scarce

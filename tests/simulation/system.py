@@ -19,7 +19,8 @@ import lakestore as ls
 from jepsen.anomaly import Anomaly
 from jepsen.schedule import Planned
 from lakestore.client.calls import transport_of
-from lakestore.client.servers import Reads, ServersWire
+from lakestore.client.profiles import Reads
+from lakestore.client.servers import ServersWire
 from lakestore.limits import Limits
 from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.disk import Disk

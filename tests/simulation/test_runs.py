@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.client.servers import Reads
+from lakestore.client.profiles import Reads
 from tests.simulation import folders, marks
 from tests.simulation.case import SIMULATED, Case, Outcome, limits_of, run
 from tests.simulation.shrink import command

@@ -14,7 +14,8 @@ from typing import cast
 from pyspark.sql.types import StructField, StructType
 
 from lakestore.client.credentials import TLS, Credentials, Pem, Token, credentials_for
-from lakestore.client.servers import Reads, connect
+from lakestore.client.profiles import Reads
+from lakestore.client.servers import connect
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid
 
