@@ -221,14 +221,15 @@ class _OwnWrites:
             self._applied.pop(server, None)
 
     def await_at(
-        self, server: Server, leader: Callable[[float], Server], head: Head, seconds: float, *, carried: bool
+        self, server: Server, leader: Callable[[float], Server], head: Head, seconds: float, *, carried: str
     ) -> None:
-        """Let the server apply these writes. `carried`: its request names the newest token itself."""
+        """Let the server apply these writes. `carried`: the token that its request names, for which the server waits
+        itself; empty if it names none."""
         end = time.monotonic() + seconds
         with self._lock:
             count, applied, token = self._count, self._applied.get(server, 0), self._newest_text
             is_placed = self._unplaced <= applied
-        if count == applied or (carried and is_placed):
+        if count == applied or (is_placed and carried == token):
             return
         if not is_placed:
             chosen = leader(seconds)
@@ -344,7 +345,7 @@ class ServersWire:
             return self._leader.get(seconds), request
         server = self._reader.get(seconds)
         if self._own is not None and server is not self._leader.server:
-            carried = method.name == "Lookup" and bool(request.at_least)
+            carried = request.at_least if method.name == "Lookup" else ""
             self._own.await_at(server, self._leader.get, self._head, end - time.monotonic(), carried=carried)
         return server, request
 

@@ -144,6 +144,24 @@ def test_a_follower_shows_the_connections_own_writes(replicas: Replicas) -> None
         assert position_of(lake.transport.head(pb.HeadRequest()).token).lsn >= position_of(token).lsn
 
 
+def test_a_look_up_at_a_follower_shows_what_a_writer_of_the_connection_wrote(tmp_path: Path) -> None:
+    """The request names the token of the connection's last commit, and the writer's rows came after it."""
+    with Replicas(tmp_path, 2) as found, ls.connect(found.addresses, reads="follower") as lake:
+        leading = found.leader()
+        assert leading is not None
+        table = lake.create_table("a.t", ROW, primary_key=["id"], buckets=1)
+        table.upsert(rows(1))
+        assert table.lookup([{"id": 1}]).num_rows == 1
+        found.ends[1 - leading].is_cut = True
+        with table.writer() as writer:
+            writer.upsert(rows(2))
+            writer.flush()
+        with pytest.raises(Unavailable), lake.within(1.0):
+            table.lookup([{"id": 2}])
+        found.ends[1 - leading].is_cut = False
+        assert table.lookup([{"id": 2}]).num_rows == 1
+
+
 @ENDS
 def test_a_shared_subscription_goes_on_at_the_next_leader(replicas: Replicas, ends: End) -> None:
     with ls.connect(replicas.addresses) as lake:
