@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from lakestore.errors import Invalid, Unavailable
@@ -25,6 +26,7 @@ from lakestore_server.catalog import foreign_history
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.journal_ledger import JournalLedger
 from lakestore_server.catalog.metadata_store import MetadataStore, local_folder, storage_for
+from lakestore_server.catalog.shared_parts import shared_parts
 from lakestore_server.catalog.warehouse_mark import WarehouseMark
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
@@ -326,6 +328,7 @@ class Server:
                 limits=settings.limits,
                 journal_of=lambda *_: journal,
                 beside=ahead.begin,
+                parts_of=partial(shared_parts, settings.warehouse_uri),
             )
             let_go.callback(self.engine.loop.close)
             let_go.callback(ahead.cancel)  # before the engine's files are released, which it reads

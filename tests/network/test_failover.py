@@ -14,8 +14,11 @@ from click.testing import CliRunner
 import lakestore as ls
 from jepsen.system.kafka import KafkaProcess
 from lakestore.cli.main import cli
+from lakestore.client import parts as client_parts
 from lakestore.errors import Conflict, NotLeader
+from lakestore.model.token import position_of
 from lakestore.union.verify import verify
+from lakestore_server.catalog.shared_parts import PLACE
 from tests.support.kafka_servers import KafkaServers
 from tests.support.process import ServerProcess, refused
 from tests.support.waiting import until
@@ -68,6 +71,24 @@ def test_commits_go_on_at_the_other_server_and_none_is_lost_or_doubled(pair: Kaf
             rows = alone.table("t.log").scan(at=token)
             assert rows.count() == len(done), "at a token a follower waits for it"
             assert verify(alone.transport, "t.log").same
+
+
+def test_rows_of_a_long_commit_survive_the_kill_of_the_leader_that_took_them(
+    pair: KafkaServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_parts, "MESSAGE_BYTES", 1 << 20)
+    with ls.connect(pair.addresses) as lake:
+        log = lake.create_table("t.log", SCHEMA, buckets=2)
+        with lake.commit() as commit:
+            for begin in range(0, 800_000, 100_000):
+                if begin == 400_000:
+                    assert len(list((tmp_path / "warehouse" / PLACE).glob("*/*.part"))) > 3
+                    pair.the("leader").kill()
+                numbers = pa.array(range(begin, begin + 100_000), pa.int64())
+                commit.append("t.log", pa.table({"id": numbers, "v": numbers}))
+        stored = log.scan(columns=["v"]).to_arrow().column("v").to_pylist()
+        assert sorted(stored) == list(range(800_000)), "each row once"
+        assert position_of(lake.last_token).lsn == position_of(commit.token).lsn, "one commit"
 
 
 def test_a_follower_serves_reads_and_names_the_leader_for_the_rest(pair: KafkaServers) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,8 +17,11 @@ from jepsen.system.http_proxy import Trouble, Weather
 from jepsen.system.store import Store
 from lakestore.cli.main import cli
 from lakestore.errors import Invalid, NotFound
+from lakestore.rows.ipc import crc32c
 from lakestore.union.verify import verify
+from lakestore_server.catalog.shared_parts import shared_parts
 from lakestore_server.doctor import visit
+from lakestore_server.files.part_file import PartHead, name_of, rows_of
 from lakestore_server.journals import object_store
 from lakestore_server.main import Server
 from lakestore_server.settings import Journal, Settings
@@ -39,6 +43,30 @@ def store() -> Iterator[Store]:
     made.tell()
     yield made
     made.close()
+
+
+def test_parts_in_a_bucket_are_listed_read_in_ranges_and_removed_many_at_once(store: Store) -> None:
+    """Stores answer lists of 1,000 names, and refuse more in one removal."""
+    files = shared_parts("s3://lakestore/a warehouse", "t")
+    keep = tuple(f"column {number}" for number in range(600))
+    heads = [
+        PartHead(f"{number:052x}", "etl", 1, 1, 4, crc32c(b"rows"), "t.log", "u", 1, 0, keep if not number else ())
+        for number in range(1_100)
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda head: files.put(head, b"rows"), heads))
+    files.put(heads[0], b"rows")  # the answer to the first one was lost
+    with pytest.raises(FileExistsError):
+        files.put(heads[0], b"ROWS")
+    assert len(files.sizes()) == 1_100
+    for head in heads[:2]:
+        assert files.head(head.id) == head, "a head beyond the bytes of the first request, too"
+        assert rows_of(head, files.read(head.id)) == b"rows"
+    for missing in (files.head, files.read):
+        with pytest.raises(FileNotFoundError):
+            missing("f" * 52)
+    files.remove([name_of(head.id) for head in heads[1:]] + [name_of("f" * 52)])
+    assert list(files.sizes()) == [name_of(heads[0].id)]
 
 
 def commit_through_failovers(pair: KafkaServers, kills: int) -> None:

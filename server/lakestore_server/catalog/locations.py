@@ -16,6 +16,8 @@ from lakestore_server.state import catalog_change
 
 PROPERTIES_BYTES_MAX = 256 << 10
 """The most bytes of names and values of one namespace's or table's properties."""
+SERVERS_FOLDER = ".lakestore"
+"""A folder of the warehouse for files of the servers. No namespace has a leading dot."""
 _PATH = re.compile(r"write\..*path|write\.object-storage\.path|write\.folder-storage\.path")
 _REFUSED = re.compile(
     r"io-impl|py-io-impl|write\.location-provider\.impl|write\.py-location-provider\.impl"
@@ -158,10 +160,12 @@ def check_found(places: Iterable[str], namespaces: Iterable[str]) -> None:
 
 
 def check_not_presented(places: Iterable[str], warehouse: str) -> None:
-    """Refuse places that overlap the folder of presented files, which the server removes."""
+    """Refuse places that overlap a folder of files that the server removes."""
     for place in places:
         if overlap(place, f"{warehouse}/{PRESENTED}"):
             raise Forbidden(f"location {place} is for presented files: choose another one")
+        if overlap(place, f"{warehouse}/{SERVERS_FOLDER}"):
+            raise Forbidden(f"location {place} is for files of the servers: choose another one")
 
 
 def check_free(places: Iterable[str], others: Iterable[str]) -> None:

@@ -5,12 +5,13 @@ A `Storage` is the interface to disk or object store; `MetadataStore` adds the J
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import accumulate
@@ -187,6 +188,33 @@ class ObjectStorage:
 
     def remove(self, location: str) -> None:
         _tried(lambda: obstore.delete(self._store, self._key(location)))
+
+    def read_first(self, location: str, nbytes: int) -> tuple[bytes, int]:
+        """(the first bytes, size) of an object."""
+
+        def read() -> tuple[bytes, int]:
+            answer = obstore.get(self._store, self._key(location), options={"range": (0, nbytes)})
+            return bytes(answer.bytes()), answer.meta["size"]
+
+        return _tried(read)
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Name to bytes of the objects in a folder."""
+        found = _tried(lambda: obstore.list_with_delimiter(self._store, prefix=self._key(folder)))
+        return {entry["path"].rsplit("/", 1)[-1]: entry["size"] for entry in found["objects"]}
+
+    def remove_all(self, locations: Sequence[str]) -> None:
+        """Remove objects. Some of them may be absent."""
+        if locations:
+            _tried(lambda: self._remove_all([self._key(location) for location in locations]))
+
+    def _remove_all(self, keys: list[str]) -> None:
+        try:
+            obstore.delete(self._store, keys)
+        except FileNotFoundError:  # some stores refuse to remove what is absent
+            for key in keys:
+                with contextlib.suppress(FileNotFoundError):
+                    obstore.delete(self._store, key)
 
     def names(self, folder: str) -> list[str]:
         found = _tried(lambda: obstore.list_with_delimiter(self._store, prefix=self._key(folder)))

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import groupby
 
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
@@ -159,6 +159,7 @@ class CommitVerbs:
         parts = [change.part for change in request.changes if change.part]
         nbytes = _nbytes(message)
         if parts:
+            self._engine.loop.refuse_when_following()  # before the warehouse is asked
             nbytes += self._engine.parts.bytes_of(parts)
             self._check_bytes(nbytes)
         if not is_small(nbytes):
@@ -194,11 +195,17 @@ class CommitVerbs:
         if parts:
             held.callback(engine.parts.release, parts)
             self._check_rows(sum(head.rows for head in heads.values()))
+        for state, change in zip(states, request.changes, strict=True):
+            if change.part:
+                engine.parts.check_named(change, state.table.uuid, heads[change.part])
         changes = []
-        for number, (state, change) in enumerate(zip(states, request.changes, strict=True)):
-            sent = engine.parts.change(change, state.table.uuid, heads[change.part]) if change.part else change
-            rows = None if change.part else message.rows_of(number)
-            changes.append(change_of(state.versions, sent, spread, limits, claim, rows))
+        with closing(engine.parts.rows(list(heads.values()))) as uploaded:
+            for number, (state, change) in enumerate(zip(states, request.changes, strict=True)):
+                sent, rows = change, None if change.part else message.rows_of(number)
+                if change.part:
+                    sent = heads[change.part].change(next(uploaded))
+                    sent.table = change.table
+                changes.append(change_of(state.versions, sent, spread, limits, claim, rows))
         self._check_rows(sum(change.batch.num_rows for change in changes))
         return tuple(changes)
 

@@ -38,6 +38,7 @@ from lakestore_server.commit.request import Completion, Operation, Request, T, T
 from lakestore_server.commit.sequences import Sequences, repeated
 from lakestore_server.files.journal import encode, nbytes_of
 from lakestore_server.files.journal_file import FileJournal
+from lakestore_server.files.part_file import FOLDER, PartFiles, PartFolder
 from lakestore_server.host import event_log, priority
 from lakestore_server.host.clock import Clock, Reading, Timekeeper
 from lakestore_server.host.crash_points import CrashPoint
@@ -303,6 +304,7 @@ class CommitLoop:
             self.journal.follow_again()
             return
         self._in_flight.begin(self.view.lsn)
+        self.parts.relist()
         self.time.begin(self.view.clock_us)
         try:
             self._begin_to_lead()
@@ -463,6 +465,7 @@ class CommitLoop:
                 ready = request if known else renewed(request, self._next.view, self.limits)
                 if known is None:
                     self._refuse_unindexed(request)
+                    self.parts.check_uncommitted(request.parts)
             except LakestoreError as error:
                 refused.add(request.producer)
                 self._in_flight.answer(request.answer, error)
@@ -586,12 +589,19 @@ class Engine:
         limits: Limits = DEFAULT,
         journal_of: JournalOf = FileJournal,
         beside: Beside = lambda *_: None,
+        parts_of: Callable[[str], PartFiles] | None = None,
     ) -> None:
+        """`parts_of` returns the place of uploaded parts that the servers of a shared journal have, by the timeline of
+        the journal. Without it they are in the folder."""
         self.folder, self.disk, self.limits, self._clock = folder, disk, limits, clock
         began = clock.monotonic()
         opened = recovery.open_folder(folder, disk, limits, journal_of, beside)
         self.recovery_seconds = clock.monotonic() - began
-        self.parts = PartStore(disk, folder, limits, opened.parts, clock.now_us())
+        files: PartFiles = PartFolder(disk, folder / FOLDER)
+        if opened.journal.is_shared and parts_of is not None:
+            files.remove(list(files.sizes()))  # of a folder that was a server alone, or of an earlier release
+            files = parts_of(opened.journal.timeline())
+        self.parts = PartStore(files, limits, opened.parts, clock.now_us())
         self.loop = CommitLoop(
             opened=opened, parts=self.parts, disk=disk, clock=clock, limits=limits, on_fatal=on_fatal
         )

@@ -63,7 +63,7 @@ class OpenFolder:
     journal_bytes: int
     """Bytes of the records after the checkpoint."""
     parts: Sequence[str] = ()
-    """Parts of the commits after the checkpoint."""
+    """Parts of durable commits whose files may still be there."""
 
 
 JournalOf = Callable[[Disk, Path], LocalJournal]
@@ -101,7 +101,7 @@ def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, besid
     )
     beside(state.view, index.runs)
     keyed: list[KeyedRows] = []
-    parts: list[str] = []
+    parts = list(held.parts)
     journal_bytes = 0
     live = _live_rows(state.view)
     for entry in _entries(journal, held, folder, disk):

@@ -154,8 +154,8 @@ class Checkpointer:
             served = served_tables(frozen.view, frozen.next_number)
             self._index.merge(frozen.view.lsn, served)
             runs = self._index.to_name()
-            content = Checkpoint.of(frozen, cut, runs)
-            self._loop.parts.clear()  # parts of commits that the journal no longer holds
+            parts = self._loop.parts.clear(removes=self._loop.is_leading)  # of commits that the journal no longer has
+            content = Checkpoint.of(frozen, cut, runs, parts)
             checkpoint.write(self._disk, self._folder, content)
         except Exception:
             self._undo(frozen.view.lsn, segments.made)

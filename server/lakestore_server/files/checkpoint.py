@@ -317,6 +317,8 @@ class Checkpoint:
     """Dropped tables that are still kept for their drop grace."""
     place: JournalPlace = BEGINNING
     """The place in the journal at which the records after this checkpoint begin."""
+    parts: tuple[str, ...] = ()
+    """Committed parts whose files in the warehouse may still be there."""
 
     @property
     def entries(self) -> tuple[TableEntry, ...]:
@@ -325,7 +327,10 @@ class Checkpoint:
 
     @staticmethod
     def of(
-        frozen: FrozenState, cut: Mapping[tuple[str, int], Sequence[Chunk]], index: NamedRuns = NO_RUNS
+        frozen: FrozenState,
+        cut: Mapping[tuple[str, int], Sequence[Chunk]],
+        index: NamedRuns = NO_RUNS,
+        parts: Sequence[str] = (),
     ) -> Checkpoint:
         """The checkpoint of a frozen state. `cut` has the chunks of the buckets that got new segments."""
         view = frozen.view
@@ -349,6 +354,7 @@ class Checkpoint:
             index.lsn,
             tuple(DroppedEntry(_entry(d.state, cut), d.lsn, d.time_us, d.until_us) for d in view.dropped.values()),
             frozen.place,
+            tuple(parts),
         )
 
     def segment_names(self) -> dict[str, set[str]]:
@@ -464,6 +470,7 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         **({"runs": [[r.name, r.size, r.entries, r.crc] for r in checkpoint.runs]} if checkpoint.runs else {}),
         **({"dropped": [_dropped_data(each) for each in checkpoint.dropped]} if checkpoint.dropped else {}),
         **({"place": checkpoint.place} if checkpoint.place else {}),
+        **({"parts": list(checkpoint.parts)} if checkpoint.parts else {}),
     }
 
 
@@ -527,7 +534,7 @@ _ENTRY_KEYS = ("table", "versions", "created_lsn", "created_us", "tiers", "bucke
 _KEYS = (
     *("timeline", "restored", "lsn", "time_us", "next_number", "producers", "forgotten", "tierer", "idempotency"),
     *("namespaces", "pointers", "subscriptions", "tables", "clock_marks", "registers", "extents", "runs_lsn", "runs"),
-    *("dropped", "place", "index"),  # release 0.3.0 wrote `index`
+    *("dropped", "place", "parts", "index"),  # release 0.3.0 wrote `index`
 )
 
 
@@ -593,6 +600,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         data.get("runs_lsn", EMPTY_LSN),  # release 0.3.0 wrote `index`, for runs and LMDB together
         tuple(DroppedEntry(_entry_of(entry), *about) for entry, *about in dropped),
         data.get("place", BEGINNING),
+        tuple(data.get("parts", ())),
     )
 
 

@@ -1,5 +1,5 @@
-"""The part file's format: uploaded rows of a commit that comes later. The file is removed when the commit is
-durable.
+"""The part file's format and the place of part files: uploaded rows of a commit that comes later. The file is removed
+when the commit is durable.
 
 Header: magic u32 · version u16 · flags u16 · meta bytes u32 · row bytes u64 · crc32c u32 of header and meta, padding to
 64. Then the meta (JSON: owner, time in µs, rows, and the change without its rows), then the rows as they were sent: an
@@ -9,9 +9,11 @@ Arrow IPC stream whose crc32c is in the meta. A file gets its name after it is c
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import orjson
 
@@ -24,6 +26,8 @@ from lakestore_server.host.disk import Disk
 
 FOLDER = "parts"
 SUFFIX = ".part"
+ASIDE = ".tmp"
+"""The end of the name of a file that is being written."""
 MAGIC = 0x4C535055
 VERSION = 1
 _HEADER = struct.Struct("<IHHIQ")
@@ -76,25 +80,9 @@ def name_of(part: str) -> str:
     return f"{part}{SUFFIX}"
 
 
-def write(disk: Disk, folder: Path, head: PartHead, rows: bytes) -> None:
-    """Write a part durably: first the file, then its name."""
-    path = folder / name_of(head.id)
-    aside = folder / f"{path.name}.tmp"
-    file = disk.create(aside)
-    try:
-        file.write([*_header(head), rows])
-        disk.reach(CrashPoint.PART_WRITTEN)
-        file.sync()
-    except OSError:
-        disk.remove(aside)
-        raise
-    finally:
-        file.close()
-    disk.reach(CrashPoint.PART_SYNCED)
-    disk.rename(aside, path)
-    disk.reach(CrashPoint.PART_RENAMED)
-    disk.sync_folder(folder)
-    disk.reach(CrashPoint.PART_DURABLE)
+def data_of(head: PartHead, rows: bytes) -> Sequence[bytes]:
+    """The file's bytes, in pieces."""
+    return [*_header(head), rows]
 
 
 def _header(head: PartHead) -> Sequence[bytes]:
@@ -116,24 +104,27 @@ def _header(head: PartHead) -> Sequence[bytes]:
     return (header + _CRC.pack(crc32c(meta, crc32c(header)))).ljust(_HEADER_BYTES, b"\0"), meta
 
 
-def read_head(disk: Disk, path: Path) -> PartHead:
-    """The head of a part. Raises `Corrupt` if it is damaged."""
-    header = b"".join(disk.pieces(path, _HEADER_BYTES))
-    if len(header) < _HEADER_BYTES:
-        raise damaged(path.name)
-    magic, version, _, meta_bytes, nbytes = _HEADER.unpack_from(header)
+def head_bytes(header: bytes) -> int:
+    """The length of header and meta, by the first bytes of a file; 0 if they are too few."""
+    return _HEADER_BYTES + int(_HEADER.unpack_from(header)[3]) if len(header) >= _HEADER_BYTES else 0
+
+
+def head_of(part: str, data: bytes, size: int) -> PartHead:
+    """The head of a part by the beginning of its file of `size` bytes. Raises `Corrupt` if it is damaged."""
+    if len(data) < _HEADER_BYTES:
+        raise damaged(part)
+    magic, version, _, meta_bytes, nbytes = _HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise damaged(path.name)
-    versions.check(version, (VERSION,), f"part {path.name}")
-    size = disk.size(path)
-    if size != _HEADER_BYTES + meta_bytes + nbytes:
-        raise damaged(path.name)
-    meta = b"".join(disk.pieces(path, _HEADER_BYTES + meta_bytes))[_HEADER_BYTES:]
-    if _CRC.unpack_from(header, _HEADER.size) != (crc32c(meta, crc32c(header[: _HEADER.size])),):
-        raise damaged(path.name)
+        raise damaged(part)
+    versions.check(version, (VERSION,), f"part {name_of(part)}")
+    meta = data[_HEADER_BYTES : _HEADER_BYTES + meta_bytes]
+    if size != _HEADER_BYTES + meta_bytes + nbytes or len(meta) != meta_bytes:
+        raise damaged(part)
+    if _CRC.unpack_from(data, _HEADER.size) != (crc32c(meta, crc32c(data[: _HEADER.size])),):
+        raise damaged(part)
     said = orjson.loads(meta)
     return PartHead(
-        path.name.removesuffix(SUFFIX),
+        part,
         said["owner"],
         said["t"],
         said["rows"],
@@ -148,15 +139,92 @@ def read_head(disk: Disk, path: Path) -> PartHead:
     )
 
 
-def read_rows(disk: Disk, folder: Path, head: PartHead) -> bytes:
-    """The rows of a part. Raises `Corrupt` if they are damaged."""
-    data = disk.read(folder / name_of(head.id))
+def rows_of(head: PartHead, data: bytes) -> bytes:
+    """The rows of a part in the bytes of its file. Raises `Corrupt` if they are damaged."""
     rows = data[len(data) - head.nbytes :]
     if crc32c(rows) != head.crc32c:
-        raise damaged(name_of(head.id))
+        raise damaged(head.id)
     return rows
 
 
-def damaged(name: str) -> Corrupt:
+def damaged(part: str) -> Corrupt:
     """The error for a damaged part."""
-    return Corrupt(f"the part file {name} is damaged: upload its rows again; nothing was committed")
+    return Corrupt(f"the part file {name_of(part)} is damaged: upload its rows again; nothing was committed")
+
+
+class PartFiles(Protocol):
+    """Part files in one place. Thread-safe. Each method raises `OSError` if the place does not answer."""
+
+    is_shared: bool
+    """Whether other servers have the same files."""
+    at_once: int
+    """The number of reads that one commit makes at the same time."""
+
+    def sizes(self) -> dict[str, int]:
+        """File name to bytes, for all files."""
+
+    def put(self, head: PartHead, rows: bytes) -> None:
+        """Store a part durably."""
+
+    def head(self, part: str) -> PartHead:
+        """The head of a part. `FileNotFoundError` without it, `Corrupt` if it is damaged."""
+
+    def read(self, part: str) -> bytes:
+        """The bytes of a part's file. `FileNotFoundError` without it."""
+
+    def remove(self, names: Collection[str]) -> None:
+        """Remove files by name, durably. Some of them may be absent."""
+
+
+class PartFolder:
+    """`PartFiles` in a folder of this machine, or in one that several servers have mounted."""
+
+    def __init__(self, disk: Disk, folder: Path, *, is_shared: bool = False) -> None:
+        self._disk, self._folder, self.is_shared = disk, folder, is_shared
+        self.at_once = 4 if is_shared else 1
+
+    def sizes(self) -> dict[str, int]:
+        found = ((name, self._disk.size(self._folder / name)) for name in self._disk.list(self._folder))
+        return {name: size for name, size in found if size is not None}
+
+    def put(self, head: PartHead, rows: bytes) -> None:
+        """Write the file aside, sync it, then give it its name."""
+        disk, folder = self._disk, self._folder
+        disk.make_folder(folder)
+        path = folder / name_of(head.id)
+        aside = folder / f"{path.name}{ASIDE}"
+        file = disk.create(aside)
+        try:
+            file.write(data_of(head, rows))
+            disk.reach(CrashPoint.PART_WRITTEN)
+            file.sync()
+        except OSError:
+            disk.remove(aside)
+            raise
+        finally:
+            file.close()
+        disk.reach(CrashPoint.PART_SYNCED)
+        disk.rename(aside, path)
+        disk.reach(CrashPoint.PART_RENAMED)
+        disk.sync_folder(folder)
+        disk.reach(CrashPoint.PART_DURABLE)
+
+    def head(self, part: str) -> PartHead:
+        path = self._folder / name_of(part)
+        size = self._disk.size(path)
+        if size is None:
+            raise FileNotFoundError(path)
+        header = b"".join(self._disk.pieces(path, _HEADER_BYTES))
+        return head_of(part, b"".join(self._disk.pieces(path, head_bytes(header))), size)
+
+    def read(self, part: str) -> bytes:
+        return self._disk.read(self._folder / name_of(part))
+
+    def remove(self, names: Collection[str]) -> None:
+        if not names or self._folder.name not in self._disk.list(self._folder.parent):  # a backup has no such folder
+            return
+        for name in sorted(set(self._disk.list(self._folder)).intersection(names)):
+            with suppress(FileNotFoundError):  # another server may remove it, too
+                self._disk.remove(self._folder / name)
+            self._disk.reach(CrashPoint.PART_REMOVED)
+        self._disk.sync_folder(self._folder)

@@ -204,7 +204,7 @@ class SharedJournal:
 
     def timeline(self) -> str:
         """A timeline that follows from the log's identity, so every server of the log has the same one."""
-        return hashlib.sha256(self._log.open("").encode()).hexdigest()[:12]
+        return hashlib.sha256((self._identity or self._log.open("")).encode()).hexdigest()[:12]
 
     def read(self, lsn: int, place: Place = BEGINNING) -> Iterator[Entry]:
         """The records after a checkpoint's LSN and place, to the end of what is there."""

@@ -373,7 +373,7 @@ def restore(
         held = _checkpoint(disk, source, manifest)
         before = held.restored.epochs if held.restored else 0
         origin = Origin(manifest.timeline, manifest.lsn, before + 1 + secrets.randbelow(EPOCHS_SKIPPED))
-        checkpoint.write(disk, target, replace(held, timeline=timeline, restored=origin, place=BEGINNING))
+        checkpoint.write(disk, target, replace(held, timeline=timeline, restored=origin, place=BEGINNING, parts=()))
         moved = _copy_lake(disk, source, manifest, place) if _brings_lake(manifest, ways) else {}
         lake = finish(target, place, moved, ways) if place else LakeOutcome()
     return _result(manifest, timeline, manifest.files, place, lake)

@@ -43,7 +43,7 @@ def _tables(served: Served, request: pytest.FixtureRequest) -> Iterator[tuple[ls
     served.lake.drop_table("k.log")
     served.lake.drop_table("k.keyed")
     served.lake.drop_registers([each.name for each in served.lake.list_registers("spark/")])
-    served.lake.transport.drop_parts(pb.DropPartsRequest(parts=list(served.engine.parts._heads)))
+    served.lake.transport.drop_parts(pb.DropPartsRequest(parts=list(served.engine.parts._parts)))
 
 
 def source(served: Served, table: str, **options: str) -> LakestoreSource:
@@ -150,7 +150,7 @@ def test_only_the_tasks_that_spark_counts_are_committed(served: Served, tables: 
         run.fails()
     run.commit(0, fast, other)
     assert held(log) == [(1, 1), (2, 2), (3, 3)]
-    assert list(served.engine.parts._heads) == [change.part for change in slow.parts()]
+    assert list(served.engine.parts._parts) == [change.part for change in slow.parts()]
     served.clock.advance(served.engine.limits.part_seconds + 1)
     served.run()
     assert served.engine.parts.count == 0
