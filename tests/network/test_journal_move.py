@@ -238,7 +238,7 @@ def test_an_end_stops_every_other_server_and_the_log_takes_no_further_folder(fol
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     with served(folder, log, checkpoint=False):
-        settings = Settings(copy, port=0, http_port=0)
+        settings = Settings(copy, port=0, http_port=0, warehouse=str(folder.parent / "warehouse"))
         other = Server(settings, journal_of=lambda *_: SharedJournal(MemoryEnd(log), RealClock(), LEASE_SECONDS))
     # It does not serve, so it never leads, and it writes nothing that a move could see.
     mover(folder, log).into_files()

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -84,6 +85,32 @@ def test_a_server_that_started_before_the_first_commit_ends_on_another_warehouse
 
 def uri_of(folder: Path) -> str:
     return file_uri.to_uri(folder)
+
+
+def test_the_second_leader_before_the_first_commit_is_refused_on_another_warehouse(tmp_path: Path) -> None:
+    """Else each of two warehouses has the mark of this journal, and half of the tiered rows."""
+    with Replicas(tmp_path, count=1) as replicas:
+        replicas.start_on(tmp_path / "b", warehouse=tmp_path / "other")
+        journal = replicas.servers[1].engine.loop.journal
+        until(lambda: journal.leaders_warehouse, "a beat that names the mark")
+        replicas.ends[0].is_cut = True
+        until(lambda: replicas.fatal, "the end of the second server")
+        (number, error), *_ = replicas.fatal
+        assert number == 1
+        assert "is not that of the server that led this journal before" in str(error)
+        assert not (tmp_path / "other" / NAME).exists()
+
+
+def test_a_server_whose_warehouse_has_another_mark_of_this_journal_ends(alone: Replicas, tmp_path: Path) -> None:
+    """As a release before wrote it there."""
+    (tmp_path / "other").mkdir()
+    mark = (tmp_path / "warehouse" / NAME).read_text()
+    other = orjson.dumps({**orjson.loads(mark), "id": "another", "warehouse": uri_of(tmp_path / "other")})
+    (tmp_path / "other" / NAME).write_bytes(other)
+    journal = alone.servers[0].engine.loop.journal
+    until(lambda: any(each.warehouse for each in journal.replicas), "a beat that names the mark")
+    with pytest.raises(Invalid, match="two warehouses have a"):
+        alone.start_on(tmp_path / "b", warehouse=tmp_path / "other")
 
 
 class SilentStorage(LocalStorage):

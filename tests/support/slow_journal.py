@@ -34,7 +34,7 @@ class SlowJournal:
 
     settles_in_place, is_shared, lease_seconds = False, False, 0.0
     void = gaps = 0
-    kind, leader, replicas, heard = "file", Leader(), (), 0.0
+    kind, leader, replicas, heard, warehouse, leaders_warehouse = "file", Leader(), (), 0.0, "", ""
 
     def __init__(self, disk: Disk, folder: Path, seconds: float = 0.02, fate: Fate | None = None) -> None:
         self._file = FileJournal(disk, folder)

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 
 import orjson
@@ -29,6 +30,8 @@ class WarehouseMark:
         """`journal` is the timeline that follows from the journal's identity."""
         self._storage, self._warehouse, self._journal = storage, warehouse.rstrip("/"), journal
         self.location = f"{self._warehouse}/{NAME}"
+        self.id = ""
+        """The random id of the mark that was seen last; empty before, and for a mark of an early release."""
 
     def is_there(self) -> bool:
         """Whether the warehouse has the mark of this journal. `Invalid` for that of another journal or another place,
@@ -36,7 +39,7 @@ class WarehouseMark:
         data = self._read()
         if not data:
             return False
-        journal, place = self._parsed(data)
+        journal, place, self.id = self._parsed(data)
         if journal != self._journal:
             raise Invalid(
                 f"the warehouse {self._warehouse} belongs to another journal, as {NAME} in it says: name the warehouse"
@@ -51,11 +54,13 @@ class WarehouseMark:
 
     def put(self) -> None:
         """Write the mark, if no other server has written it meanwhile."""
-        body = {"journal": self._journal, "warehouse": self._warehouse, "release": RELEASE}
+        about = {"journal": self._journal, "warehouse": self._warehouse, "release": RELEASE}
+        body = {**about, "id": secrets.token_hex(8)}
         try:
             if self._read() == b"":  # a server died while it wrote a local file
                 self._storage.remove(self.location)
             self._storage.write_new(self.location, orjson.dumps(body))
+            self.id = body["id"]
         except FileExistsError:
             self.is_there()
         except OSError as error:
@@ -77,11 +82,18 @@ class WarehouseMark:
         except OSError as error:
             raise Unavailable(f"{self.location} could not be read: {error}") from error
 
-    def _parsed(self, data: bytes) -> tuple[str, str]:
+    def differs(self) -> Invalid:
+        """The error of a server whose warehouse has another mark than that of the server that leads or has led."""
+        return Invalid(
+            f"the warehouse {self._warehouse} is not that of the server that led this journal before: two warehouses"
+            f" have a {NAME} of this journal. Name the same bucket at all servers, or a folder that all of them mount"
+        )
+
+    def _parsed(self, data: bytes) -> tuple[str, str, str]:
         try:
             body = orjson.loads(data)
-            return str(body["journal"]), str(body["warehouse"])
-        except (ValueError, KeyError, TypeError) as error:
+            return str(body["journal"]), str(body["warehouse"]), str(body.get("id", ""))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Corrupt(f"{self.location} is damaged: copy it from a backup of the warehouse") from error
 
     def _is_same_file(self, place: str) -> bool:

@@ -3,6 +3,8 @@
 - A start is refused without the right mark, unless the journal has no commit yet. The first leader then writes the mark
   before its first commit.
 - A server that started before the first commit looks again until it has seen the mark. It ends if the mark stays away.
+- Claims, beats and reports name the mark's random id. A server ends if the leader has another one: two servers on two
+  warehouses may each have written a mark before the first commit.
 - A warehouse that does not answer refuses nothing: rows that are not tiered do not need it. The look is repeated.
 """
 
@@ -49,26 +51,29 @@ class WarehouseCheck:
             self._look()
             if not self._is_right and self._engine.view.lsn:
                 raise self._mark.lack()
+            self._compare()
         except Unavailable as error:
             _not_looked(error)
-        if not self._is_right:
-            self._worker.start()
+        self._worker.start()
 
     def begin_to_lead(self) -> None:
         """Write the mark before the first commit of all; on the commit loop."""
         if not self._engine.view.lsn and not self._is_right:
             if not self._mark.is_there():
+                if self._engine.loop.journal.leaders_warehouse:
+                    raise self._mark.differs()
                 self._mark.put()
             self._is_right = True
+        self._compare()
 
     def run_once(self) -> None:
-        """One look, until the mark was seen."""
-        if self._is_right or not self._engine.view.lsn:
-            return
+        """One look, until the mark was seen, and a comparison with the leader's mark."""
         try:
-            self._look()
-            if not self._is_right:
-                self._check_lack(self._mark.lack())
+            if not self._is_right and self._engine.view.lsn:
+                self._look()
+                if not self._is_right:
+                    self._check_lack(self._mark.lack())
+            self._compare()
         except (Invalid, Corrupt) as error:
             log.critical("%s", error)
             self._on_wrong(error)
@@ -84,6 +89,14 @@ class WarehouseCheck:
         if is_moved:
             disk.remove(folder / data_folder.MOVED)
             disk.sync_folder(folder)
+
+    def _compare(self) -> None:
+        """Name the mark to the other servers; `Invalid` if the last leader has named another one. Two servers could
+        each have written a mark, if the first one led and ended before the first commit."""
+        journal = self._engine.loop.journal
+        journal.warehouse = self._mark.id
+        if self._mark.id and journal.leaders_warehouse not in ("", self._mark.id):
+            raise self._mark.differs()
 
     def _check_lack(self, lack: Invalid) -> None:
         now = self._clock.monotonic()

@@ -239,7 +239,7 @@ class FileJournal:
 
     settles_in_place, is_shared, lease_seconds = True, False, 0.0
     void = gaps = 0
-    kind, leader, replicas, heard = "file", Leader(), (), 0.0
+    kind, leader, replicas, heard, warehouse, leaders_warehouse = "file", Leader(), (), 0.0, "", ""
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         self._disk, self._folder = disk, folder

@@ -35,7 +35,8 @@ _LARGEST = (1 << 63) - 1
 
 def report_of(replica: Replica) -> bytes:
     """The bytes of a report."""
-    return orjson.dumps([replica.address, replica.lsn, replica.needs, replica.http, replica.process])
+    about = replica.address, replica.lsn, replica.needs, replica.http, replica.process, replica.warehouse
+    return orjson.dumps(about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,8 @@ class Replicas:
     def _parsed(report: bytes, now: float) -> Replica | None:
         try:
             address, lsn, needs, *more = orjson.loads(report)  # a newer release may say more
-            http, process = [*more, "", ""][:2]
-            for text in (address, http, process):
+            http, process, warehouse = [*more, "", "", ""][:3]
+            for text in (address, http, process, warehouse):
                 if not isinstance(text, str) or len(text) > ADDRESS_MAX or not text.isprintable():
                     return None
             for number, least in ((lsn, COPIES), (needs, 0)):
@@ -87,7 +88,7 @@ class Replicas:
                     return None
         except (ValueError, TypeError):
             return None
-        return Replica(address, lsn, needs, now, http, process) if address else None
+        return Replica(address, lsn, needs, now, http, process, warehouse) if address else None
 
     def present(self, besides: str = "") -> list[Replica]:
         """The servers that were heard not long ago, by address, without one of them. Of two processes with one address

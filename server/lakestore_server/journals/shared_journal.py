@@ -126,6 +126,7 @@ class SharedJournal:
         self._address = self._http = ""
         self._process = secrets.token_hex(8)
         """The id of this process in its reports."""
+        self.warehouse = self.leaders_warehouse = ""
         self._own_address = ""
         """The address of this process in the log; empty before a report of it was read."""
         self._doubles: set[str] = set()
@@ -294,18 +295,21 @@ class SharedJournal:
         if counted.kind in (Kind.LEAVE, Kind.END):
             self._leader = replace(self._leader, has_left=True)
         else:
-            self._leader = Leader(self._hear(counted.record()[0].to_pybytes()), counted.after.epoch)
+            replica = self._hear(counted.record()[0].to_pybytes())
+            self._leader = Leader("" if replica is None else replica.address, counted.after.epoch)
+            if replica is not None and replica.process != self._process:
+                self.leaders_warehouse = replica.warehouse or self.leaders_warehouse
         if counted.kind is Kind.CLAIM:
             self._claimed_at = position
         if self._given_lsn == self._lsn:
             self._given_place = counted.after
         return counted
 
-    def _hear(self, report: bytes) -> str:
-        """Take a report; returns its server's address. Tells of another process that says the address of this one."""
+    def _hear(self, report: bytes) -> Replica | None:
+        """Take a report. Tells of another process that says the address of this one."""
         replica = self._replicas.hear(report)
         if replica is None:
-            return ""
+            return None
         if replica.process == self._process:
             self._own_address = replica.address
         elif replica.process and replica.address == self._own_address and replica.process not in self._doubles:
@@ -315,7 +319,7 @@ class SharedJournal:
                 " Clients and other servers reach one of the two at most",
                 replica.address,
             )
-        return replica.address
+        return replica
 
     def _check_lsn(self, lsn: int, position: int) -> None:
         if lsn != self._lsn + 1:
@@ -469,7 +473,8 @@ class SharedJournal:
 
     def _own_report(self, address: str, http: str) -> bytes:
         needs = self._least_needs()
-        return report_of(Replica(address, self._given_lsn, needs, self._clock.monotonic(), http, self._process))
+        about = self._clock.monotonic(), http, self._process, self.warehouse
+        return report_of(Replica(address, self._given_lsn, needs, *about))
 
     def _least_needs(self) -> int:
         """The position from which this server or a copy of its checkpoint needs the log."""

@@ -106,6 +106,8 @@ class Replica:
     """Where other servers reach its HTTP port."""
     process: str = ""
     """The random id of its process; empty in a report by another server, or by an older release."""
+    warehouse: str = ""
+    """The random id of the mark in its warehouse; empty before it has seen one with an id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,17 @@ class Journal(Protocol):
     @property
     def leader(self) -> Leader:
         """The server that leads, by what was read so far."""
+
+    @property
+    def warehouse(self) -> str:
+        """The id of the mark in this server's warehouse, which its reports name. Empty before it is known."""
+
+    @warehouse.setter
+    def warehouse(self, mark: str) -> None: ...
+
+    @property
+    def leaders_warehouse(self) -> str:
+        """The id that the last other leader has named; empty if none has."""
 
     @property
     def heard(self) -> float:
