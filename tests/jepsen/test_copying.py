@@ -56,6 +56,18 @@ def test_a_copy_that_may_be_under_way_makes_no_read_the_last_one() -> None:
     assert _names(told.read(3, [*WHOLE, [0, 3, 4, LAST]])) == set()
 
 
+def test_a_last_copy_of_unknown_outcome_may_have_happened_though_its_second_try_copies_nothing() -> None:
+    def told(*, first_is_known: bool) -> _Told:
+        asked = {"by": LAST, "moves": None, "late": False}
+        written = _told().open(3, LAST, 3)
+        (written.failed if first_is_known else written.unknown)(3, "copy", asked)
+        written.call(6, "copy", asked, {**asked, "reader": None, "spans": []})
+        return written.read(4, [*WHOLE, [0, 3, 4, LAST]])
+
+    assert _names(told(first_is_known=False)) == set()
+    assert _names(told(first_is_known=True)) == {"torn-commit"}
+
+
 def test_a_record_that_was_copied_twice() -> None:
     assert _names(_told().read(3, [*WHOLE, [0, 2, 3, 8]])) == {"twice"}
 

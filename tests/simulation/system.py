@@ -46,9 +46,9 @@ STARTS_MAX = 3
 NAMES = "abc"
 LEASES = 0.2, 0.5
 """Seconds of silence after which followers claim. The seed chooses one."""
-BUCKET_LEASES, BUCKET_DELAYS = (0.6, 1.5), (0.005, 0.03, 0.1)
-"""The same for a journal in a bucket, whose readers look every quarter of a second at least, and the longest usual
-delays of a request."""
+BUCKET_TIMES = (0.005, 0.6), (0.03, 1.0), (0.1, 2.0)
+"""The longest usual delay of a request of a bucket, and a lease that fits it: readers look every quarter of a second at
+least, and a shorter lease would change the leader without any fault."""
 BUCKET_CALL_SECONDS = 1.0, 5.0
 """A commit takes two requests after each other."""
 GROUP_SECONDS, BLOCKS = (0.0, 0.02), (4, 32)
@@ -87,12 +87,13 @@ class Shared:
     def in_bucket(cls, world: World, seed: str, names: str) -> Shared:
         """A store as the seed makes it."""
         chance = random.Random(f"{seed} bucket")
-        store = SimulatedStore(world, seed, Faults(delay=chance.choice(BUCKET_DELAYS)))
+        delay, lease_seconds = chance.choice(BUCKET_TIMES)
+        store = SimulatedStore(world, seed, Faults(delay=delay))
         store.objects[IDENTITY] = b'{"format": 1, "id": "simulated"}'
         part_bytes = chance.choice(PART_BYTES)
         group_seconds, block = chance.choice(GROUP_SECONDS), chance.choice(BLOCKS)
         links = {name: StoreLink(world, store, part_bytes, group_seconds=group_seconds, block=block) for name in names}
-        return cls(store, links, store.faults, chance.choice(BUCKET_LEASES))
+        return cls(store, links, store.faults, lease_seconds)
 
     def heal(self) -> None:
         """Everything arrives once, in time, with an answer."""
@@ -151,6 +152,8 @@ class SimSystem:
         if self.shared is not None:
             chosen = CALL_SECONDS if isinstance(self.shared.log, SharedLog) else BUCKET_CALL_SECONDS
             seconds = random.Random(f"{self._seed} calls {process}").choice(chosen)
+            if process < 0 and chosen is BUCKET_CALL_SECONDS:  # the tables of a run are made once, and not again
+                seconds = max(chosen)
         return self.connect_to(self.machines, f"sim-{process}", seconds)
 
     def connect_to(self, machines: Sequence[Machine], name: str, call_seconds: float = CALL_SECONDS[-1]) -> ls.Lake:
