@@ -135,7 +135,8 @@ class Limits:
     extent_file_percent: int = option(50, low=0, high=100)
     """Share of a journal file that must be in use to keep it; below, its rows are gathered into segments."""
     compressed_percent: int = option(80, low=0, high=100)
-    """Rows of a log table are compressed, and so written twice, if they shrink to this percentage."""
+    """Rows of a log table are compressed if they shrink to this percentage. Others stay as they are; if the journal is
+    in files, they are written once."""
     compaction_bytes: int = option(256 * _MB, low=1, high=64 * _GB)
     """About the segment bytes below log starts that one checkpoint reads to rewrite them; the rest waits for the next
     checkpoint."""

@@ -19,8 +19,10 @@ import orjson
 import pyarrow as pa
 
 from lakestore.errors import Internal
+from lakestore.limits import DEFAULT
 from lakestore.rows.ipc import crc32c
 from lakestore_server.arrays.flat_batch import is_text, value_bytes
+from lakestore_server.files.compression import compresses
 from lakestore_server.files.extent import Extent
 from lakestore_server.files.segment import (
     BLOCK,
@@ -217,9 +219,15 @@ class EncodedSegment:
         return pa.py_buffer(b"".join(self.parts))
 
 
-def encoded(chunks: Sequence[Chunk], *, keyed: bool, pieces: Sequence[Piece] | None = None) -> EncodedSegment:
+def encoded(
+    chunks: Sequence[Chunk],
+    *,
+    keyed: bool,
+    pieces: Sequence[Piece] | None = None,
+    percent: int = DEFAULT.compressed_percent,
+) -> EncodedSegment:
     """Neighbouring chunks of one schema version as a segment. `pieces` replaces the rows of a log table, for
-    instance by extents.
+    instance by extents. Rows of a log table are compressed if they shrink to `percent`.
     """
     every = [piece.load for chunk in chunks for piece in chunk.batches()] if pieces is None else pieces
     about: dict[str, Any] = {"start": chunks[0].start, "end": chunks[-1].end, "schema": chunks[0].schema_id}
@@ -228,7 +236,7 @@ def encoded(chunks: Sequence[Chunk], *, keyed: bool, pieces: Sequence[Piece] | N
     if keyed:
         return encoded_rows([piece() for piece in every if not isinstance(piece, Extent)], about, index)
     names = list(dict.fromkeys(extent.file.name for extent in extents))
-    body, entries = _packed(every, names)
+    body, entries = _packed(every, names, percent)
     if not extents:
         return _encoded(VERSION, about | {"batches": entries}, [body], index)
     about |= {"batches": entries, "files": names}
@@ -287,16 +295,6 @@ def _framed(
     return [(header + CRC.pack(crc)).ljust(HEADER_BYTES, b"\0"), *padded([pa.py_buffer(meta)])], tail
 
 
-def write(
-    disk: Disk, path: Path, chunks: Sequence[Chunk], *, keyed: bool, pieces: Sequence[Piece] | None = None
-) -> int:
-    """Write neighbouring chunks of one schema version as one synced segment file. Returns its size.
-
-    The caller syncs the folder.
-    """
-    return write_segment(disk, path, encoded(chunks, keyed=keyed, pieces=pieces))
-
-
 def write_sparse(disk: Disk, path: Path, left: SparseRows) -> int:
     """Write remaining rows as one synced segment file. Returns its size. The caller syncs the folder."""
     return write_segment(disk, path, encoded_sparse(left))
@@ -307,10 +305,8 @@ def write_segment(disk: Disk, path: Path, segment: EncodedSegment) -> int:
     return even_writes.write(disk, path, segment.parts, POINTS)
 
 
-def _packed(pieces: Sequence[Piece], names: Sequence[str]) -> tuple[pa.Buffer, list[list[int]]]:
-    """Compressed batches of similar size, with their entries. Only one batch at a time is in memory uncompressed.
-    Extents get entries only.
-    """
+def _packed(pieces: Sequence[Piece], names: Sequence[str], percent: int) -> tuple[pa.Buffer, list[list[int]]]:
+    """Batches of similar size, compressed if that pays, with their entries. Extents get entries only."""
     sink = pa.BufferOutputStream()
     entries: list[list[int]] = []
     number = {name: at for at, name in enumerate(names)}
@@ -320,13 +316,15 @@ def _packed(pieces: Sequence[Piece], names: Sequence[str]) -> tuple[pa.Buffer, l
             entries += [[piece.at, piece.size, piece.rows, number[piece.file.name]] for piece in extents]
         else:
             loaded = (piece() for piece in group if not isinstance(piece, Extent))
-            entries += [_packed_into(sink, batch) for batch in _even(loaded)]
+            entries += [_packed_into(sink, batch, percent) for batch in _even(loaded)]
     return sink.getvalue(), entries
 
 
-def _packed_into(sink: pa.BufferOutputStream, batch: pa.RecordBatch) -> list[int]:
+def _packed_into(sink: pa.BufferOutputStream, batch: pa.RecordBatch, percent: int) -> list[int]:
     at = sink.tell()
-    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+    buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None]
+    compression = "lz4" if compresses(buffers, percent) else None
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write_batch(batch)
     size = sink.tell() - at
     sink.write(bytes(-size % PADDED))

@@ -10,7 +10,6 @@ files.
 from __future__ import annotations
 
 import bisect
-import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ import pyarrow as pa
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.retention import Retention
 from lakestore_server.files import extent, new_segment, shared_file
+from lakestore_server.files.compression import compresses
 from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SHARED, SUFFIX
 from lakestore_server.files.extent import Extent, KeptFile, KeptFiles
 from lakestore_server.files.new_segment import EncodedSegment, Piece, SparseRows
@@ -39,11 +39,6 @@ from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
 from lakestore_server.state.commit_record import JournalFile, LocalJournal, PartPlace
 from lakestore_server.state.state import FrozenState
 from lakestore_server.state.view import TableState, View
-
-SAMPLES, SAMPLE_BYTES = 8, 2 << 10
-"""Samples of a part that are compressed as a test, and the bytes of each."""
-GOLDEN = 0.6180339887498949
-"""The samples are at multiples of the golden ratio, so that they meet columns of equal width at different places."""
 
 
 class ExtentChoice:
@@ -144,7 +139,7 @@ def _staying(file: JournalFile, wanted: Mapping[Key, Sequence[MemoryChunk]], per
         for part in of_bucket:
             found = bisect.bisect_right(chunks, part.start, key=lambda chunk: chunk.start) - 1
             if 0 <= found and part.start + part.rows <= chunks[-1].end:
-                if not _compresses(_buffers(chunks[found], part) or [file.data.slice(part.at, part.size)], percent):
+                if not compresses(_buffers(chunks[found], part) or [file.data.slice(part.at, part.size)], percent):
                     yield part
 
 
@@ -153,24 +148,6 @@ def _buffers(chunk: MemoryChunk, part: PartPlace) -> Sequence[pa.Buffer]:
     if (chunk.start, chunk.rows) != (part.start, part.rows):
         return ()
     return [buffer for column in chunk.batch.columns for buffer in column.buffers() if buffer is not None]
-
-
-def _compresses(part: Sequence[pa.Buffer], percent: int) -> bool:
-    """Whether a sample of a part, spread over it, compresses to `percent`. A small part is its own sample."""
-    size = sum(buffer.size for buffer in part)
-    if size < 4 * SAMPLES * SAMPLE_BYTES:
-        sample = b"".join(map(memoryview, part))
-    else:
-        ends = list(itertools.accumulate(buffer.size for buffer in part))
-        places = (int(size * ((number + 0.5) * GOLDEN % 1)) for number in range(SAMPLES))
-        sample = b"".join(_piece(part, ends, at) for at in places)
-    return bool(100 * pa.Codec("lz4").compress(sample).size <= percent * len(sample))
-
-
-def _piece(part: Sequence[pa.Buffer], ends: Sequence[int], at: int) -> bytes:
-    number = bisect.bisect_right(ends, at)
-    buffer, inside = part[number], at - (ends[number] - part[number].size)
-    return bytes(buffer[inside : inside + SAMPLE_BYTES])
 
 
 log = logging.getLogger("lakestore.checkpoint")
@@ -279,10 +256,12 @@ class SegmentCut:
         pieces = None if keyed else self._extents.pieces(key, run, emptied)
         extents = [piece for piece in pieces or () if isinstance(piece, Extent)]
         kept = KeptFiles(self._disk, self._place / EXTENTS, (extent.file for extent in extents))
+        percent = self._limits.compressed_percent
+        made = new_segment.encoded(run, keyed=keyed, pieces=pieces, percent=percent)
         if self._is_small(sum(chunk.size for chunk in run) - sum(extent.size for extent in extents)):
-            return self._kept_back(state, bucket, new_segment.encoded(run, keyed=keyed, pieces=pieces), kept)
+            return self._kept_back(state, bucket, made, kept)
         path = self._new_path(state.table.uuid, bucket, run[0].start, run[-1].end)
-        new_segment.write(self._disk, path, run, keyed=keyed, pieces=pieces)
+        new_segment.write_segment(self._disk, path, made)
         return Segment(self._disk, path, state.versions.stored, keyed=keyed, kept=kept, is_known=True)
 
     def _empty(self) -> bool:

@@ -181,7 +181,7 @@ def _stored(path: Path) -> BucketLog:
     changes, prevs = pa.array(np.zeros(ROWS, dtype=np.int8)), pa.array(np.full(ROWS, -1))
     batch = pa.record_batch([changes, prevs, pa.array(numbers), texts], schema=SCHEMA)
     chunk = MemoryChunk(0, batch, CommitIndex.one(1, 1, ROWS, 0, ROWS))
-    new_segment.write(RealDisk(), path, [chunk], keyed=True)
+    new_segment.write_segment(RealDisk(), path, new_segment.encoded([chunk], keyed=True))
     return BucketLog(SCHEMA).append(chunk).freeze()
 
 

@@ -108,7 +108,7 @@ def test_the_bytes_of_a_checkpoint_stay(tmp_path: Path) -> None:
     table = frozen.view.tables["u-1"]
     path = tmp_path / "segments" / "u-1" / "0-0-2-4.seg"
     path.parent.mkdir(parents=True)
-    new_segment.write(RealDisk(), path, table.logs[0].chunks, keyed=True)
+    new_segment.write_segment(RealDisk(), path, new_segment.encoded(table.logs[0].chunks, keyed=True))
     cut = Segment(RealDisk(), path, table.versions.stored, keyed=True)
     data = checkpoint.encode(Checkpoint.of(frozen, {("u-1", 0): [cut]}))
     assert data[20:].decode() == BODY

@@ -68,7 +68,7 @@ def test_segments_hold_what_memory_held(
     folder = tmp_path_factory.mktemp("segments")
     log = log_of(counts).freeze()
     path = folder / "a.seg"
-    new_segment.write(RealDisk(), path, log.chunks, keyed=keyed)
+    new_segment.write_segment(RealDisk(), path, new_segment.encoded(log.chunks, keyed=keyed))
     read = log.install([Segment(RealDisk(), path, lambda _: SCHEMA, keyed=keyed)])
     assert values(read, 0, read.head) == list(range(log.head))
     assert [read.at_lsn(10 * i) for i in range(len(counts) + 1)] == [log.at_lsn(10 * i) for i in range(len(counts) + 1)]
@@ -80,7 +80,7 @@ def test_appends_go_on_while_a_checkpoint_cuts(tmp_path: Path) -> None:
     for i in range(21, 60):
         batch = pa.record_batch([np.arange(log.head, log.head + 5)], schema=SCHEMA)
         log = log.append(MemoryChunk(log.head, batch, CommitIndex.one(10 * i, 0, log.head + 5, 0, 0)))
-    new_segment.write(RealDisk(), tmp_path / "a.seg", frozen, keyed=True)
+    new_segment.write_segment(RealDisk(), tmp_path / "a.seg", new_segment.encoded(frozen, keyed=True))
     log = log.install([Segment(RealDisk(), tmp_path / "a.seg", lambda _: SCHEMA, keyed=True)])
     assert values(log, 0, log.head) == list(range(59 * 5))
 
@@ -88,7 +88,7 @@ def test_appends_go_on_while_a_checkpoint_cuts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keyed", [True, False])
 def test_a_flipped_bit_in_a_segment_is_never_served(tmp_path: Path, keyed: bool) -> None:
     path = tmp_path / "a.seg"
-    new_segment.write(RealDisk(), path, log_of([50] * 10).chunks, keyed=keyed)
+    new_segment.write_segment(RealDisk(), path, new_segment.encoded(log_of([50] * 10).chunks, keyed=keyed))
     for other in flipped(path, 200, seed=7):
         try:
             read = BucketLog(SCHEMA).install([Segment(RealDisk(), other, lambda _: SCHEMA, keyed=keyed)])
@@ -97,12 +97,23 @@ def test_a_flipped_bit_in_a_segment_is_never_served(tmp_path: Path, keyed: bool)
             assert other.name in error.message
 
 
+@pytest.mark.parametrize("percent", [80, 0])
+def test_rows_are_compressed_if_that_pays(percent: int) -> None:
+    schema = pa.schema([("v", pa.binary())])
+    chance = np.random.default_rng(1)
+    for value, is_small in [(chance.bytes(100_000), False), (b"x" * 100_000, percent > 0)]:
+        chunk = MemoryChunk(0, pa.record_batch([[value]], schema=schema), CommitIndex.one(1, 1, 1, 0, 1))
+        whole = new_segment.encoded([chunk], keyed=False, percent=percent).whole()
+        assert (whole.size < 50_000) == is_small
+        assert (value in whole.to_pybytes()) == (not is_small), "as they are"
+
+
 def test_rows_without_any_column_cost_one_column(tmp_path: Path) -> None:
     """What a count asks for: offsets alone, of a log table whose columns are packed."""
     schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
     batch = pa.record_batch([range(7), ["x" * 100] * 7], schema=schema)
     log = BucketLog(schema).append(MemoryChunk(0, batch, CommitIndex.one(1, 1, 7, 0, 7)))
-    new_segment.write(RealDisk(), tmp_path / "a.seg", log.chunks, keyed=False)
+    new_segment.write_segment(RealDisk(), tmp_path / "a.seg", new_segment.encoded(log.chunks, keyed=False))
     log = log.freeze().install([Segment(RealDisk(), tmp_path / "a.seg", lambda _: schema, keyed=False)])
     assert [(b.num_rows, b.num_columns) for _, b, _ in log.rows(0, 7, needed=lambda _: [])] == [(7, 1)]
 
