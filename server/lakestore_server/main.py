@@ -34,6 +34,7 @@ from lakestore_server.commit.producer_verbs import ProducerVerbs
 from lakestore_server.commit.recovery import JournalOf
 from lakestore_server.duties.dropped_tables import DroppedTables
 from lakestore_server.duties.expiry import Expiry
+from lakestore_server.duties.hold_renewal import HoldRenewal
 from lakestore_server.duties.journal_check import JournalCheck
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.scrub import VerifyAhead
@@ -43,6 +44,8 @@ from lakestore_server.edge import exposure_check, first_start
 from lakestore_server.edge.console.routes import Console
 from lakestore_server.edge.grpc import GrpcServer
 from lakestore_server.edge.http import HttpServer, app
+from lakestore_server.edge.leader_calls import LeaderCalls
+from lakestore_server.edge.peer_channel import PeerChannel
 from lakestore_server.files import checkpoint, data_folder, journal, segment, shared_file
 from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host import allocator, event_log, sandbox
@@ -54,8 +57,10 @@ from lakestore_server.journals.log import Log
 from lakestore_server.journals.shared_journal import SharedJournal
 from lakestore_server.operate import backup
 from lakestore_server.operate.calls import Calls
+from lakestore_server.operate.hold_verbs import HoldVerbs
 from lakestore_server.operate.memory import MemoryStatus
 from lakestore_server.operate.metric_sources import Sources
+from lakestore_server.read.leader_holds import LeaderHolds, hold_seconds
 from lakestore_server.read.leases import Leases
 from lakestore_server.service import Service
 from lakestore_server.settings import Journal as JournalSettings
@@ -258,6 +263,7 @@ class Server:
         self._closed = False
         leases = Leases(clock, settings.lease_grace_seconds, settings.limits, self._may_read)
         ledger = JournalLedger(self.engine, leases, store)
+        self._hold_renewal = self._secured(leases, clock)
         self._warehouse_check = self._checked_warehouse(ledger)
         self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline)
         self._look_at_lake(store)
@@ -274,9 +280,7 @@ class Server:
             wake_checkpoint=wake_checkpoint,
         )
         self.expiry = Expiry(self.engine, settings.expiry_check_seconds)
-        shutil.rmtree(settings.data / data_folder.OFFSETS, ignore_errors=True)
-        room = Room.of(settings.data / data_folder.DERIVED, settings.limits)
-        presenter = presenter or SnapshotBuilderProcess(room)
+        presenter = presenter or SnapshotBuilderProcess(Room.of(settings.data / data_folder.DERIVED, settings.limits))
         self.presented = SnapshotTables(self.engine, leases, self.catalog, clock, presenter)
         calls = Calls(clock, settings.slow_seconds)
         self.dropped = DroppedTables(self.engine, leases, self.catalog, check_seconds, wake_checkpoint)
@@ -295,6 +299,7 @@ class Server:
             dropped=self.dropped,
             calls=calls,
             presented=self.presented,
+            holds=HoldVerbs(self.engine, leases, ledger.holds_from_before, settings.lease_grace_seconds),
         )
         self.sources = Sources(
             self.engine, self.upkeep, calls, leases, self.catalog, self.presented, self.service.status
@@ -333,6 +338,7 @@ class Server:
             let_go.callback(self.engine.loop.close)
             let_go.callback(ahead.cancel)  # before the engine's files are released, which it reads
             ahead.end()
+            shutil.rmtree(settings.data / data_folder.OFFSETS, ignore_errors=True)
             let_go.pop_all()
         return store
 
@@ -351,6 +357,22 @@ class Server:
             self._close_engine(checkpoint=False)
             raise
         return check
+
+    def _secured(self, leases: Leases, clock: Clock) -> HoldRenewal | None:
+        """While this server follows, the leader holds what its leases need of the lake; None for a server alone."""
+        engine = self.engine
+        if not engine.loop.journal.is_shared:
+            return None
+        peers = PeerChannel(self.access.server_token, self._keys)
+        holds = LeaderHolds(
+            clock=clock,
+            seconds=hold_seconds(self.settings.lease_grace_seconds),
+            ask=LeaderCalls(engine.loop, peers).hold,
+            is_leading=lambda: engine.is_leading,
+            has_lake=lambda: any(state.tiers for state in engine.view.kept.values()),
+        )
+        leases.secure_by(holds.secure)
+        return HoldRenewal(engine, leases, holds, peers.close)
 
     def _begin_to_lead(self, ledger: JournalLedger) -> None:
         if self._warehouse_check is not None:
@@ -422,6 +444,8 @@ class Server:
         self.access.address = self.settings.advertise or self.about["grpc"]
         http = self.settings.http.advertise or f"{self._reached_host()}:{self._http.port}"
         self.engine.loop.reachable_at(self.access.address, http)
+        if self._hold_renewal is not None:
+            self._hold_renewal.start()
 
     def _reached_host(self) -> str:
         """The host name at which other servers reach this server's HTTP port."""
@@ -441,6 +465,8 @@ class Server:
             self._journal_check.close()
         if self._warehouse_check is not None:
             self._warehouse_check.close()
+        if self._hold_renewal is not None:
+            self._hold_renewal.close()
         self.dropped.close()
         self.expiry.close()
         self.retention.close()

@@ -36,6 +36,7 @@ from lakestore_server.host.clock import Clock
 from lakestore_server.operate.backup import BackupVerbs
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.copy_verbs import CopyVerbs
+from lakestore_server.operate.hold_verbs import HoldVerbs
 from lakestore_server.operate.reports import Reports
 from lakestore_server.operate.status import StatusReader, StatusVerbs
 from lakestore_server.operate.verify import AuditVerbs
@@ -94,6 +95,7 @@ class Verbs(TypedDict):
     Audit: Callable[[pb.AuditRequest], pb.AuditAnswer]
     Backup: Callable[[pb.BackupRequest], pb.BackupAnswer]
     CopyCheckpoint: Callable[[pb.CopyCheckpointRequest], Iterator[pb.CopyPiece]]
+    HoldSnapshots: Callable[[pb.HoldSnapshotsRequest], pb.HoldSnapshotsAnswer]
     AcceptClock: Callable[[pb.AcceptClockRequest], pb.AcceptClockAnswer]
     Report: Callable[[pb.ReportRequest], pb.ReportAnswer]
 
@@ -120,6 +122,7 @@ class _Parts:
     audits: AuditVerbs
     backups: BackupVerbs
     copies: CopyVerbs
+    holds: HoldVerbs
     reports: Reports
 
 
@@ -167,6 +170,7 @@ def _verbs(parts: _Parts) -> Verbs:
         "Audit": parts.audits.audit,
         "Backup": parts.backups.backup,
         "CopyCheckpoint": parts.copies.copy_checkpoint,
+        "HoldSnapshots": parts.holds.hold_snapshots,
         "AcceptClock": parts.status.accept_clock,
         "Report": parts.reports.report,
     }
@@ -195,6 +199,7 @@ class Service:
         dropped: DroppedTables,
         calls: Calls,
         presented: SnapshotTables,
+        holds: HoldVerbs,
     ) -> None:
         self.reports = Reports(clock, engine.limits)
         """The reports of other processes."""
@@ -232,6 +237,7 @@ class Service:
             AuditVerbs(engine, upkeep.integrity),
             BackupVerbs(engine, upkeep.checkpointer, about["warehouse"]),
             CopyVerbs(engine, upkeep.checkpointer),
+            holds,
             self.reports,
         )
         self.calls = calls

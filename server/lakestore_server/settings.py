@@ -85,7 +85,8 @@ class Settings:
     warehouse: str = option("", flag=True)
     """URI of the lake's files; empty means `warehouse` in the data folder."""
     lease_grace_seconds: float = option(3600.0, low=0, high=DAY_SECONDS)
-    """Time after a start in which nothing expires that a reader from before may hold."""
+    """Time after a start, and after a server begins to lead, in which nothing expires that a reader from before may
+    hold."""
     tls: Tls = section(Tls)
     """Encryption of connections."""
     http: Http = section(Http)

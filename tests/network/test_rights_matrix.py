@@ -162,6 +162,7 @@ def filled(kind: Any, target: Target, *, has_uuid: bool, is_new: bool) -> Any:
         "definition": json.dumps({"name": table}),
         "change": change,
         "changes": [change],
+        "holds": [pb.LakeHold(table_uuid=target.uuid, snapshot_id=1)],
         "registers": [f"complete/{table}/f"],
         "id": 1,
         "method": "GetTable",

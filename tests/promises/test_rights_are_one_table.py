@@ -190,6 +190,7 @@ EVERYTHING = {
     "ReleaseTierer": {"tier", "admin"},
     "Backup": {"admin"},
     "CopyCheckpoint": {"admin"},
+    "HoldSnapshots": {"admin"},
     "CreateDatabase": {"admin"},
     "DropDatabase": {"admin"},
     "AcceptClock": {"admin"},

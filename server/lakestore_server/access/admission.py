@@ -113,8 +113,8 @@ class Admission:
             return None
         with self._noting(what, None):
             caller = self.access.caller(token, certificate)
-            if caller.principal is principals.SERVER and what != principals.SERVER_RPC:
-                raise Denied("a server calls another one for its checkpoint only")
+            if caller.principal is principals.SERVER and what not in principals.SERVER_RPCS:
+                raise Denied("a server calls another one for its checkpoint and for holds of snapshots only")
             return caller
 
     @contextmanager

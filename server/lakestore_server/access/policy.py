@@ -292,6 +292,7 @@ _OWN_RPCS = (
     _rpc("Audit", finders.table_field, _NAMED),
     _rpc("Backup", finders.every_table, "every table"),
     _rpc("CopyCheckpoint", finders.every_table, "every table"),
+    _rpc("HoldSnapshots", finders.every_table, "every table"),
     _rpc("AcceptClock", finders.every_table, "every table"),
     _rpc("Report", finders.no_table, "some table", owns=(Own.PRODUCER,)),
 )

@@ -81,8 +81,8 @@ ANYONE = Principal("anyone", (Grant(frozenset(RIGHTS), (EVERYTHING,)),), shared_
 """Every caller of a server without `auth`."""
 
 SERVER = Principal("(server)", (Grant(frozenset(RIGHTS), (EVERYTHING,)),))
-"""Another server of the shared journal. Its name cannot stand in an auth file, and it may call `SERVER_RPC` alone."""
-SERVER_RPC = "/lakestore.v1.Lakestore/CopyCheckpoint"
+"""Another server of the shared journal. Its name cannot stand in an auth file, and it may call `SERVER_RPCS` alone."""
+SERVER_RPCS = frozenset({"/lakestore.v1.Lakestore/CopyCheckpoint", "/lakestore.v1.Lakestore/HoldSnapshots"})
 
 NOBODY = Principal("nobody")
 """The caller of a call without authentication."""

@@ -116,9 +116,12 @@ class JournalLedger:
         return frozenset(tier.snapshot_id for tier in found if tier is not None)
 
     def holds_metadata(self, location: str) -> bool:
+        return self.holds_from_before(location) or self._leases.holds_metadata(location)
+
+    def holds_from_before(self, location: str) -> bool:
+        """Whether a metadata file stays for reads whose leases another process granted."""
         folder, number = locations.numbered(location)
-        before = number is not None and number <= self._at_start.get(folder, -1)
-        return (before and self._leases.in_grace) or self._leases.holds_metadata(location)
+        return number is not None and number <= self._at_start.get(folder, -1) and self._leases.in_grace
 
     def seen(self, idempotency_key: str) -> bool:
         return self._engine.has_idempotency_key(idempotency_key)

@@ -18,7 +18,7 @@ from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.changes.batches import bare, live_piece, message, progress
 from lakestore_server.changes.start import StreamOptions, check_reach
 from lakestore_server.commit.engine import Engine
-from lakestore_server.read.leases import Leases
+from lakestore_server.read.leases import LeaseConflict, Leases
 from lakestore_server.read.plan import AGAIN_SECONDS, log_starts, usable_tier
 from lakestore_server.read.rows import DeadCache
 from lakestore_server.state.view import TableState, View
@@ -54,7 +54,7 @@ class SnapshotLease:
         self._changes: list[str] = []
 
     def lease(self, position: SnapshotPosition, needs: _Needs) -> None:
-        """Lease the needs of a stream at a position; `Unavailable` if some of them are removed at this moment."""
+        """Lease the needs of a stream at a position; `LeaseConflict` if some of them are removed at this moment."""
         left = position.tables[position.tables.index(position.place.table) :]
         name = f"rows {position.lsn} {' '.join(left)}"
         self._leases.hold(name, needs.snapshots, needs.rows, owner=self._owner)
@@ -102,7 +102,7 @@ def lease_needs(
         needs = _needs(view, leases, position, reads_lake=reads_lake)
         try:
             lease.lease(position, needs)
-        except Unavailable:
+        except LeaseConflict:
             lease.is_over()
             view = engine.wait_beyond(view.lsn, AGAIN_SECONDS)
         else:

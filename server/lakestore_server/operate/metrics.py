@@ -404,6 +404,12 @@ FAMILIES = (
     ),
     Family("lakestore_leases", "gauge", "Reads that hold a cut.", lambda m: m.status.leases),
     Family(
+        "lakestore_follower_holds",
+        "gauge",
+        "Snapshots, metadata files and cuts that a leader holds for reads at followers.",
+        lambda m: m.status.follower_holds,
+    ),
+    Family(
         "lakestore_registers",
         "gauge",
         "Registers: positions in other systems that commits move.",

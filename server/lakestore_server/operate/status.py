@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from lakestore.errors import Invalid, Unavailable
+from lakestore.errors import Invalid
 from lakestore.model.times import text_of
 from lakestore.model.token import SHARD
 from lakestore.release import RELEASE
@@ -28,7 +28,7 @@ from lakestore_server.host.supervisor import DutyState
 from lakestore_server.operate.lake_figures import LakeFigures, Lakes
 from lakestore_server.operate.memory import MemoryStatus
 from lakestore_server.operate.reports import Report, Reports
-from lakestore_server.read.leases import Leases
+from lakestore_server.read.leases import LeaseConflict, Leases
 from lakestore_server.read.plan import AGAIN_SECONDS
 from lakestore_server.read.positions import parse_token, reached
 from lakestore_server.read.readable_from import ReadableFrom
@@ -345,6 +345,8 @@ class ServerStatus:
     registers: int
     leases: int
     """Reads that hold a cut."""
+    follower_holds: int
+    """Snapshots, metadata files and cuts that a leader holds for reads at followers."""
     memory: MemoryStatus
     clock: ClockStatus
     presented: PresentStatus
@@ -381,6 +383,7 @@ class ServerStatus:
             "disk_free_bytes": self.disk_free_bytes,
             "registers": self.registers,
             "leases": self.leases,
+            "follower_holds": self.follower_holds,
             "memory": asdict(self.memory),
             "clock": asdict(self.clock),
             "presented": asdict(self.presented),
@@ -439,6 +442,7 @@ class StatusReader:
             disk_free_bytes=disk_free_bytes(engine),
             registers=len(engine.loop.state.registers.known),
             leases=self._leases.count,
+            follower_holds=self._leases.registered,
             memory=MemoryStatus.from_limits(engine.limits, view),
             clock=ClockStatus.from_reading(engine.time, engine.time.read(), view.time_us),
             presented=self._presented.status(),
@@ -519,7 +523,7 @@ class StatusVerbs:
         while request.lease_seconds and not lease:
             try:
                 lease = self._leases.grant_cut(view.lsn, request.lease_seconds, owner=request.owner)
-            except Unavailable:
+            except LeaseConflict:
                 view = self._engine.wait_beyond(view.lsn, AGAIN_SECONDS)
         return pb.HeadAnswer(
             token=view.token(),

@@ -1,6 +1,9 @@
 """Leases of reads: lake snapshots, metadata files and log ranges that a plan names stay until its lease ends.
 
-In memory. After a start everything is held for one grace time, because readers from before may still run.
+- In memory. After a start, and when a server begins to lead, everything is held for one grace time, because readers
+  from before may still run.
+- A follower asks the leader to hold what a lease needs of the lake before it grants the lease (`leader_holds`).
+- The leader holds it by leases of its own, whose `follower` is the address of that server.
 """
 
 from __future__ import annotations
@@ -8,7 +11,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lakestore.errors import Exhausted, Invalid, PlanExpired, Unavailable
@@ -81,6 +84,26 @@ class PreTruncateTables:
             self._kept = [each for each in self._kept if each.leases]
 
 
+class LeaseConflict(Unavailable):
+    """A snapshot expires or a log start moves at this moment: choose from the next view."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeHold:
+    """A lease's need of the lake: a snapshot, a metadata file or a cut over all tables."""
+
+    table: str = ""
+    """Uuid of the snapshot's table."""
+    snapshot: int = 0
+    starts: tuple[int, ...] = ()
+    """The first offset of each bucket that is read from the log beside the snapshot; empty for none."""
+    metadata: str = ""
+    cut: int | None = None
+    """LSN."""
+    owner: str = ""
+    """The principal of a cut."""
+
+
 MayRead = Callable[[str, str], bool]
 """Whether an owner (empty without principals) may read the table with a uuid."""
 KEPT_PART = 10
@@ -107,6 +130,25 @@ class Lease:
     """LSN of a cut over all tables that the owner may read; None for a read of named tables."""
     is_kept: bool = False
     """Whether its stream is disconnected: it is kept for a consumer that may return."""
+    follower: str = ""
+    """The address of the server whose reads it is for; empty for a read at this server."""
+
+    @staticmethod
+    def of_hold(hold: LakeHold, expires: float, follower: str) -> Lease:
+        """The leader's lease for reads at a follower."""
+        at = hold.table
+        snapshots, starts = {at: hold.snapshot} if at else {}, {at: hold.starts} if hold.starts else {}
+        metadata = frozenset({hold.metadata} if hold.metadata else ())
+        return Lease(expires, snapshots, starts, metadata, hold.owner, cut=hold.cut, follower=follower)
+
+    def holds(self) -> Iterator[LakeHold]:
+        """Its needs of the lake."""
+        for table, snapshot in self.snapshots.items():
+            yield LakeHold(table, snapshot, self.starts.get(table, ()))
+        if self.snapshots:
+            yield from (LakeHold(metadata=location) for location in sorted(self.metadata) if location)
+        if self.cut is not None:
+            yield LakeHold(cut=self.cut, owner=self.owner)
 
     @property
     def may_go(self) -> bool:
@@ -128,6 +170,8 @@ class HeldRead:
     """LSN of a cut over all tables."""
     streams: int
     """Connected streams that need it."""
+    follower: str
+    """The address of the server at which the read runs; empty for this server."""
 
 
 class Leases:
@@ -144,6 +188,9 @@ class Leases:
         self._clock, self._limits, self._may_read = clock, limits, may_read
         self._lock = threading.Lock()
         self._leases: dict[str, Lease] = {}
+        self._registered: dict[tuple[str, LakeHold], str] = {}
+        """The leases for reads at followers, by address and need."""
+        self._secure: Callable[[Sequence[LakeHold]], None] = lambda _holds: None
         self._released: deque[str] = deque()
         self._retired: set[tuple[str, int]] = set()
         self._grace_seconds = grace_seconds
@@ -151,8 +198,8 @@ class Leases:
         """Table uuid to the lake snapshots that readers from before may hold, during the grace."""
         self._held_until = clock.monotonic() + grace_seconds
         self._log_starts: dict[str, tuple[int, ...]] = {}
-        self._newest_start = 0
-        """The highest LSN to which a log start was raised."""
+        self._lost_cuts: dict[str, range] = {}
+        """Table uuid to the cuts that its log has lost in this process."""
         self.pre_truncate = PreTruncateTables(self.running)
         """Tables from before a truncate, for reads at a cut from before."""
 
@@ -162,12 +209,27 @@ class Leases:
         self._held = {uuid: frozenset(state.tiers) for uuid, state in tables.items()}
         self._held_until = self._clock.monotonic() + self._grace_seconds
 
+    def secure_by(self, secure: Callable[[Sequence[LakeHold]], None]) -> None:
+        """Call `secure` with the needs of a lease before it is granted. If they cannot be held it raises:
+        `LeaseConflict` if some are gone, `Unavailable` if the leader cannot be asked."""
+        self._secure = secure
+
     @property
     def count(self) -> int:
-        """Number of reads that hold a cut now."""
+        """Number of reads at this server that hold a cut now."""
         with self._lock:
             self._drop_expired()
-            return len(self._leases)
+            return self._count()
+
+    @property
+    def registered(self) -> int:
+        """Number of snapshots, metadata files and cuts that this server holds for reads at followers."""
+        with self._lock:
+            self._drop_expired()
+            return len(self._leases) - self._count()
+
+    def _count(self) -> int:
+        return sum(not lease.follower for lease in self._leases.values())
 
     def holders(self, most: int) -> list[HeldRead]:
         """The `most` leases that have run longest."""
@@ -182,6 +244,7 @@ class Leases:
                     tuple(sorted({*lease.snapshots, *lease.starts})),
                     lease.cut,
                     lease.holders,
+                    lease.follower,
                 )
                 for lease in first
             ]
@@ -197,10 +260,12 @@ class Leases:
         pre_truncate: Iterable[TableState] = (),
     ) -> str:
         """A new lease on lake snapshots, on the log from `starts` on and on metadata files; returns its id. Tables in
-        `pre_truncate` are read as before a truncate. `Unavailable` if a snapshot expires or the log start moves at this
-        moment: plan again."""
+        `pre_truncate` are read as before a truncate. `LeaseConflict` if a snapshot expires or the log start moves at
+        this moment: plan again. `Unavailable` at a follower that cannot ask the leader."""
         name = uuid.uuid4().hex
         lease = Lease(self._until(seconds), snapshots, starts or {}, frozenset(metadata), owner)
+        self._secure([*lease.holds()])
+        lease.expires = self._until(seconds)
         before = list(pre_truncate)
         with self._lock:
             self._add(name, lease, frozenset(state.table.uuid for state in before))
@@ -208,12 +273,14 @@ class Leases:
         return name
 
     def grant_cut(self, lsn: int, seconds: int, *, owner: str = "") -> str:
-        """A new lease on a cut over all tables; returns its id. `Unavailable` if a log start passes the cut."""
+        """A new lease on a cut over all tables; returns its id. `LeaseConflict` if a log start passes the cut,
+        `Unavailable` like `grant`."""
         name = uuid.uuid4().hex
+        lease = Lease(self._until(seconds), {}, owner=owner, cut=lsn)
+        self._secure([*lease.holds()])
+        lease.expires = self._until(seconds)
         with self._lock:
-            if lsn < self._newest_start:
-                raise Unavailable("a log start moves at this moment: take a later cut")
-            self._add(name, Lease(self._until(seconds), {}, owner=owner, cut=lsn))
+            self._add(name, lease)
         return name
 
     def cuts(self, table_uuid: str) -> list[int]:
@@ -235,6 +302,7 @@ class Leases:
     ) -> None:
         """Lease for a stream until `leave`, under a name by which a stream with the same needs finds the lease again.
         Otherwise like `grant`."""
+        self._secure([*Lease(0.0, snapshots, starts, owner=owner).holds()])
         with self._lock:
             self._drop_expired()
             if name not in self._leases:
@@ -263,16 +331,15 @@ class Leases:
 
     def _add(self, name: str, lease: Lease, pre_truncate: frozenset[str] = frozenset()) -> None:
         self._drop_expired()
-        if self._retired.intersection(lease.snapshots.items()):
-            raise Unavailable("a snapshot expires at this moment: plan again")
-        self._drop_kept(self._leases, len(self._leases) + 1 - self._limits.leases)
-        if len(self._leases) >= self._limits.leases:
+        self._check_conflict(lease, pre_truncate)
+        self._drop_kept(self._leases, self._count() + 1 - self._limits.leases)
+        if self._count() >= self._limits.leases:
             raise Exhausted(
                 f"{self._limits.leases} reads run, the limit: try again when one has ended", retry_after=1.0
             )
         if lease.owner:
             share = share_of(self._limits.leases, self._limits)
-            own = [held for held, each in self._leases.items() if each.owner == lease.owner]
+            own = [held for held, each in self._leases.items() if each.owner == lease.owner and not each.follower]
             self._drop_kept(own, len(own) + 1 - share)
             mine = sum(held in self._leases for held in own)
             if mine >= share:
@@ -280,13 +347,78 @@ class Leases:
                     f"{lease.owner} runs {mine} reads, one principal's part of the limit: end some of them",
                     retry_after=1.0,
                 )
+        self._leases[name] = lease
+
+    def _check_conflict(self, lease: Lease, pre_truncate: frozenset[str] = frozenset()) -> None:
+        if self._retired.intersection(lease.snapshots.items()):
+            raise LeaseConflict("a snapshot expires at this moment: plan again")
+        if lease.cut is not None and any(
+            lease.cut in lost and self._may_read(lease.owner, table) for table, lost in self._lost_cuts.items()
+        ):
+            raise LeaseConflict("a log start moves at this moment: take a later cut")
         if any(
             _below(lease.starts[table], start)
             for table, start in self._log_starts.items()
             if table in lease.starts and table not in pre_truncate
         ):
-            raise Unavailable("the log start moves at this moment: plan again")
-        self._leases[name] = lease
+            raise LeaseConflict("the log start moves at this moment: plan again")
+
+    def may_read(self, owner: str, table_uuid: str) -> bool:
+        """Whether a lease of a principal on a whole cut has the table."""
+        return self._may_read(owner, table_uuid)
+
+    def needs(self) -> list[LakeHold]:
+        """The present needs of the lake of reads at this server."""
+        with self._lock:
+            self._drop_expired()
+            own = [lease for lease in self._leases.values() if not lease.follower]
+            return [*dict.fromkeys(hold for lease in own for hold in lease.holds())]
+
+    def lose(self, lost: Collection[LakeHold]) -> None:
+        """End the leases whose needs the leader does not hold any more. A connected stream goes on without them."""
+        gone = frozenset(lost)
+        with self._lock:
+            for name, lease in [*self._leases.items()]:
+                if lease.follower or gone.isdisjoint(lease.holds()):
+                    continue
+                if lease.holders:
+                    uuids = {hold.table for hold in lease.holds() if hold in gone}
+                    lease.snapshots = {uuid: each for uuid, each in lease.snapshots.items() if uuid not in uuids}
+                else:
+                    del self._leases[name]
+
+    def register(self, follower: str, holds: Iterable[LakeHold], seconds: float) -> tuple[set[LakeHold], set[LakeHold]]:
+        """Hold needs of a follower's reads. Returns the needs that are removed at this moment, which are not held, and
+        the ones that were held until now. The caller checks that all others are still there."""
+        refused, known = set[LakeHold](), set[LakeHold]()
+        with self._lock:
+            self._drop_expired()
+            self._registered = {key: name for key, name in self._registered.items() if name in self._leases}
+            files = frozenset(location for lease in self._leases.values() for location in lease.metadata)
+            expires = self._clock.monotonic() + seconds
+            for hold in holds:
+                name = self._registered.get((follower, hold), "")
+                lease = Lease.of_hold(hold, expires, follower)
+                if name:
+                    known.add(hold)
+                    self._leases[name].expires = max(expires, self._leases[name].expires)
+                    continue
+                try:
+                    self._check_conflict(lease)
+                except LeaseConflict:
+                    refused.add(hold)
+                    continue
+                if hold.metadata in files:
+                    known.add(hold)
+                name = self._registered[follower, hold] = uuid.uuid4().hex
+                self._leases[name] = lease
+        return refused, known
+
+    def withdraw(self, follower: str, holds: Iterable[LakeHold]) -> None:
+        """End leases of `register`."""
+        with self._lock:
+            for hold in holds:
+                self._leases.pop(self._registered.pop((follower, hold), ""), None)
 
     def raise_log_start(self, table_uuid: str, starts: tuple[int, ...], lsns: range = range(0)) -> bool:
         """Let no read begin below these offsets from now on; False, and nothing done, if a read needs them. `lsns` are
@@ -297,9 +429,13 @@ class Leases:
                 return False
             if any(lease.cut in lsns for lease in self._of_cuts(table_uuid).values()):
                 return False
-            self._newest_start = max(self._newest_start, lsns.stop)
+            self._lose_cuts(table_uuid, lsns)
             self._log_starts[table_uuid] = starts
         return True
+
+    def _lose_cuts(self, table_uuid: str, lsns: range) -> None:
+        earlier = self._lost_cuts.get(table_uuid, lsns)
+        self._lost_cuts[table_uuid] = range(min(earlier.start, lsns.start), max(earlier.stop, lsns.stop))
 
     def truncate(self, state: TableState, lsn: int) -> None:
         """Let no read begin on a table's log from before the commit `lsn`; running reads keep what they read."""
@@ -307,7 +443,7 @@ class Leases:
         with self._lock:
             self._drop_expired()
             held = [name for name, lease in self._leases.items() if uuid in lease.starts] + [*self._of_cuts(uuid)]
-            self._newest_start = max(self._newest_start, lsn)
+            self._lose_cuts(uuid, range(state.created_lsn, lsn))
             self._log_starts[uuid] = tuple(state.heads())
         self.pre_truncate.keep(state, lsn, held)
 

@@ -26,7 +26,7 @@ from lakestore_server.index.entry import live, table_prefix
 from lakestore_server.index.overlay import Range
 from lakestore_server.read import readable_from, rows
 from lakestore_server.read.completeness import Completeness
-from lakestore_server.read.leases import Leases
+from lakestore_server.read.leases import LeaseConflict, Leases
 from lakestore_server.read.parsed_conditions import PARSED
 from lakestore_server.read.piece_ranges import PiecePruning, PieceRanges
 from lakestore_server.read.positions import check_once, lsn_at, reached
@@ -290,7 +290,7 @@ class Plans:
                     owner=request.owner,
                     pre_truncate=before,
                 )
-            except Unavailable:
+            except LeaseConflict:
                 view = self._engine.wait_beyond(view.lsn, AGAIN_SECONDS)
                 continue
             # A file is removed some commits after the pointer left it: a file that is still named is held from here on.

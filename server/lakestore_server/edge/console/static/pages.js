@@ -105,7 +105,7 @@ export function health(app) {
     list("behind", "Tables late or not tiered", behind, [["Table", (r) => h("a", { href: `#/t/${encodeURIComponent(r.name)}` }, r.name)], ["Why", reason]], (r) => r.name, "Every table is as fresh in the lake as promised."),
     list("held", "Logs held beyond their retention", holding, [["Table", (r) => h("a", { href: `#/t/${encodeURIComponent(r.name)}` }, r.name)], ["Held by", (r) => r.held_by.join(", ")]], (r) => r.name, "Nobody holds a log beyond its retention."),
     list("leases", "Reads that hold a cut", held.holds?.leases, [
-      ["Principal", (l) => l.owner || "anyone"], ["Holds", (l) => (l.cut === null ? l.tables.join(", ") || "–" : `all tables at LSN ${count(l.cut)}`)],
+      ["Principal", (l) => (l.follower ? `server ${l.follower}` : l.owner || "anyone")], ["Holds", (l) => (l.cut === null ? l.tables.join(", ") || "–" : `all tables at LSN ${count(l.cut)}`)],
       ["Streams", (l) => count(l.streams), true], ["Ends in", (l) => (l.streams ? "with its stream" : duration(l.seconds)), true],
     ], (_, i) => i, "No read holds anything."),
     list("dropped", "Dropped tables", held.holds?.dropped, [
