@@ -194,6 +194,9 @@ def _server(status: dict[str, Any]) -> dict[str, Any]:
         failed = f", {status['checkpoints_failed']} failed" if status["checkpoints_failed"] else ""
         shown["journal"] = f"{size(status['journal_bytes'])} since the checkpoint{_part_in(status.get('journal'))}"
         shown["checkpoint"] = f"{duration(status['checkpoint_age_seconds'])} ago{failed}"
+        shown.pop("store", None)
+        if stored := _stored_in(status.get("store")):
+            shown["store"] = stored
         shown["disk"] = f"{size(status['disk_free_bytes'])} free"
     if memory := status.get("memory"):
         shown["memory"] = (
@@ -208,6 +211,16 @@ def _server(status: dict[str, Any]) -> dict[str, Any]:
     if clock := status.get("clock"):
         shown["clock"] = clock["note"] or clock["state"]
     return shown
+
+
+def _stored_in(store: dict[str, Any] | None) -> str:
+    """The checkpoints in a store; empty without one."""
+    if not store or not store["url"]:
+        return ""
+    newest = f"checkpoint at LSN {store['lsn']}" if store["lsn"] >= 0 else "no checkpoint of this server's yet"
+    behind = f", behind for {duration(store['behind_seconds'])}" if store["behind_seconds"] else ""
+    problem = f": {store['problem']}" if store["problem"] else ""
+    return f"{store['url']}: {newest}{behind}{problem}"
 
 
 def _part_in(journal: dict[str, Any] | None) -> str:

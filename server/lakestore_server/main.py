@@ -53,6 +53,7 @@ from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.disk import Disk, RealDisk
 from lakestore_server.host.worker import Worker
 from lakestore_server.journals import object_log, object_store
+from lakestore_server.journals.checkpoint_store import CheckpointStore
 from lakestore_server.journals.log import Log
 from lakestore_server.journals.shared_journal import SharedJournal
 from lakestore_server.operate import backup
@@ -139,6 +140,15 @@ def _journal_of(settings: Settings, clock: Clock) -> JournalOf:
         raise Invalid("advertise is not set: give --advertise host:port, at which clients reach this server")
     log = log_of(journal)
     return lambda disk, folder: SharedJournal(log, clock, journal.lease_seconds)
+
+
+def _checkpoint_store(settings: Settings) -> CheckpointStore | None:
+    """The store to which checkpoints go; None without one."""
+    if not settings.checkpoints:
+        return None
+    names = {"setting": "checkpoints", "options_setting": "checkpoints_options"}
+    store = object_store.store_of(settings.checkpoints, settings.checkpoints_options, **names)
+    return CheckpointStore(store, settings.checkpoints)
 
 
 def log_of(journal: JournalSettings) -> Log:
@@ -253,13 +263,13 @@ class Server:
         self._keys = exposure_check.keys(settings.tls)
         self._clock = clock = clock or RealClock()
         journal_of = journal_of or _journal_of(settings, clock)
+        checkpoints = _checkpoint_store(settings)
         self._lock = data_folder.lock_folder(settings.data)
-        scheme = "https" if self._keys else "http"
-        self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": "", "scheme": scheme}
-        self.about["sandbox"] = str(sandbox.support())
+        self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": ""}
+        self.about |= {"scheme": "https" if self._keys else "http", "sandbox": str(sandbox.support())}
         self._on_fatal = on_fatal or _no_op
-        store = self._opened(disk or RealDisk(), journal_of)
-        self.upkeep = Upkeep(self.engine, clock)
+        store = self._opened(disk or RealDisk(), journal_of, checkpoints)
+        self.upkeep = Upkeep(self.engine, clock, checkpoints, settings.checkpoints_keep_seconds)
         self._closed = False
         leases = Leases(clock, settings.lease_grace_seconds, settings.limits, self._may_read)
         ledger = JournalLedger(self.engine, leases, store)
@@ -308,7 +318,7 @@ class Server:
         self._http: HttpServer | None = None
         self._console: Console | None = None
 
-    def _opened(self, disk: Disk, journal_of: JournalOf) -> MetadataStore:
+    def _opened(self, disk: Disk, journal_of: JournalOf, checkpoints: CheckpointStore | None) -> MetadataStore:
         """The lake's metadata store, once rights are read and the engine has recovered. On an error the folder is
         released."""
         settings, clock = self.settings, self._clock
@@ -324,7 +334,10 @@ class Server:
             file = Path(settings.auth) if settings.auth else None
             self.access = Access(file, clock, key, settings.limits.access_token_seconds)
             journal = journal_of(disk, settings.data)
-            self.settings = first_start.copied(settings, journal, disk, clock, self.access, self._keys)
+            if checkpoints is not None and isinstance(journal, SharedJournal):
+                journal.await_store()
+            about = settings, journal, disk, clock, self.access, self._keys
+            self.settings = first_start.copied(*about, checkpoints)
             self.engine = Engine(
                 settings.data,
                 disk,

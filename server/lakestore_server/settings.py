@@ -93,6 +93,15 @@ class Settings:
     """Catalog, metrics and console."""
     journal: Journal = section(Journal)
     """The log of commits."""
+    checkpoints: str = option("", flag=True)
+    """Bucket and prefix for checkpoints and their files, as `s3://bucket/prefix`, with a journal in Kafka or a bucket.
+    A server on an empty disk then starts from there and from the journal. Keys and endpoint come from the environment,
+    as for the warehouse, or from `checkpoints_options`. All servers of the journal need it; empty means none."""
+    checkpoints_options: tuple[str, ...] = option((), secret=True)
+    """Options of the bucket of `checkpoints`, each as `name=value`: `endpoint=https://host`."""
+    checkpoints_keep_seconds: float = option(3600.0, low=0, high=30 * DAY_SECONDS)
+    """Time for which the bucket keeps a checkpoint that a newer one has replaced, with the journal after it. A server
+    that copies it must be done by then, else it begins again with the newest one."""
     advertise: str = option("", flag=True)
     """Address of gRPC at which clients and other servers reach this server; empty means where it listens."""
     auth: str = option("", flag=True)

@@ -402,7 +402,7 @@ def test_a_list_with_a_file_elsewhere_is_refused(path: str, peer: Replicas, tmp_
 
     copy = copy_of(peer, tmp_path / "new", wire)
     with pytest.raises(Corrupt, match="not a checkpoint with its segments"):
-        copy._copy("there:1", "t")
+        copy._copy("there:1", "t", wire)
     assert sorted(each.name for each in (tmp_path / "new").iterdir()) == []
 
 

@@ -224,6 +224,17 @@ def bucket_of(about: Journal) -> Iterator[Finding]:
     yield Finding("journal", "ok", f"{about.url} lets one put of a name win")
 
 
+def checkpoint_bucket_of(settings: Settings) -> Iterator[Finding]:
+    """A bucket for checkpoints: puts of one name race."""
+    if not settings.checkpoints:
+        return
+    exposure_check.check_shared(settings)
+    names = {"setting": "checkpoints", "options_setting": "checkpoints_options"}
+    store = object_store.store_of(settings.checkpoints, settings.checkpoints_options, **names)
+    object_store.check_races(store, settings.checkpoints)
+    yield Finding("checkpoints", "ok", f"{settings.checkpoints} lets one put of a name win")
+
+
 DAY_SECONDS = 86_400
 RENEW_DAYS = 14
 """Days that a certificate should still hold."""
@@ -395,6 +406,7 @@ def findings(settings: Settings | None) -> Iterator[Finding]:
             ("exposure", lambda: safe(settings)),
             ("warehouse", lambda: shared(settings)),
             ("journal", lambda: bucket_of(settings.journal)),
+            ("checkpoints", lambda: checkpoint_bucket_of(settings)),
         ]
     for about, look in looks:
         yield from looked(about, look)

@@ -11,9 +11,11 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+
+import pyarrow as pa
 
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.commit.engine import CommitLoop
@@ -21,7 +23,7 @@ from lakestore_server.commit.priority import DutyPriority
 from lakestore_server.commit.recovery import served_tables
 from lakestore_server.files import checkpoint
 from lakestore_server.files.checkpoint import Checkpoint
-from lakestore_server.files.data_folder import remove_files, remove_unlisted_files
+from lakestore_server.files.data_folder import SEGMENTS, remove_files, remove_unlisted_files
 from lakestore_server.files.segment import Segment
 from lakestore_server.host import event_log
 from lakestore_server.host.clock import Clock, RealClock
@@ -30,12 +32,24 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.host.histogram import Histogram
 from lakestore_server.host.worker import Worker
 from lakestore_server.host.yield_points import at_yield_points
+from lakestore_server.index.run_file import EMPTY_LSN
 from lakestore_server.segments.compaction import Compactions, Compactor
 from lakestore_server.segments.cut import SegmentCut, segments_of
 from lakestore_server.segments.merging import Merger
 from lakestore_server.state.view import View
 
 log = logging.getLogger("lakestore.checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFile:
+    """One file of a checkpoint that another server starts from."""
+
+    path: str
+    """In the data folder, with `/`."""
+    data: pa.Buffer
+    segments: Sequence[Segment] = ()
+    """The segments in it, which are checked before the file leaves this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,21 @@ class DurableCheckpoint:
     def lsn(self) -> int:
         """The newest commit in the checkpoint."""
         return self.content.lsn
+
+    def contents(self) -> Iterator[CheckpointFile]:
+        """The segment files, each once and whole, then the checkpoint without the index, which is rebuilt."""
+        files: dict[str, pa.Buffer] = {}
+        inside: dict[str, list[Segment]] = {}
+        for segment in self.segments:
+            kept = ((each.path, each.data) for each in segment.files)
+            for path, data in ((segment.path, segment.part.file), *kept):
+                name = f"{SEGMENTS}/{path.parent.name}/{path.name}"
+                files[name] = data
+                inside.setdefault(name, []).append(segment)
+        for name, data in sorted(files.items()):
+            yield CheckpointFile(name, data, inside[name])
+        content = replace(self.content, runs=(), index_lsn=EMPTY_LSN)
+        yield CheckpointFile(checkpoint.name_of(self.lsn), pa.py_buffer(checkpoint.encode(content)))
 
 
 @dataclass(slots=True)
@@ -89,6 +118,7 @@ class Checkpointer:
         self._made: list[Path] = []
         """Files of failed attempts, and files that this attempt has already replaced."""
         self._done: Callable[[], None] = lambda: None
+        self._made_durable: Callable[[DurableCheckpoint], None] = lambda _: None
         self._duty = Worker(supervisor=loop.supervisor, name="checkpoint", work=self.run_once, failed=_failed)
         self._duty.start()
         loop.on_checkpoint_due(self.wake)
@@ -100,6 +130,10 @@ class Checkpointer:
     def on_done(self, listener: Callable[[], None]) -> None:
         """Call `listener` after every checkpoint."""
         self._done = listener
+
+    def on_durable(self, listener: Callable[[DurableCheckpoint], None]) -> None:
+        """Call `listener` with every checkpoint. It must not wait."""
+        self._made_durable = listener
 
     def wake(self) -> None:
         self._duty.wake()
@@ -131,6 +165,7 @@ class Checkpointer:
             self.figures.seconds.add(seconds)
             event_log.event(log, logging.INFO, "checkpoint", lsn=made.lsn, seconds=round(seconds, 3), files=made.files)
             self._done()
+            self._made_durable(made)
             yield made
 
     def _checkpoint(self) -> DurableCheckpoint:

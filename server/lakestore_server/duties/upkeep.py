@@ -7,9 +7,11 @@ import logging
 from lakestore.errors import LakestoreError
 from lakestore_server.commit.engine import Engine
 from lakestore_server.duties.checkpoint import Checkpointer
+from lakestore_server.duties.checkpoint_upload import KEEP_SECONDS, CheckpointUpload
 from lakestore_server.duties.index_rebuild import IndexMerger, Rebuilder
 from lakestore_server.duties.scrub import Scrubber
 from lakestore_server.host.clock import Clock
+from lakestore_server.journals.checkpoint_store import CheckpointStore
 from lakestore_server.segments.integrity import Integrity
 
 log = logging.getLogger("lakestore.checkpoint")
@@ -18,10 +20,21 @@ log = logging.getLogger("lakestore.checkpoint")
 class Upkeep:
     """Built over a running loop and closed before the loop."""
 
-    def __init__(self, engine: Engine, clock: Clock) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        store: CheckpointStore | None = None,
+        store_keep_seconds: float = KEEP_SECONDS,
+    ) -> None:
+        """`store` gets the checkpoints, and keeps a replaced one for `store_keep_seconds`."""
         loop, disk, limits = engine.loop, engine.disk, engine.limits
         self._loop = loop
         self.checkpointer = Checkpointer(engine.folder, disk, loop, limits, clock)
+        self.upload: CheckpointUpload | None = None
+        if store is not None:
+            self.upload = CheckpointUpload(loop, self.checkpointer, store, clock, store_keep_seconds)
+            self.upload.start()
         self._rebuilder = Rebuilder(loop, self.checkpointer.wake)
         self._merger = IndexMerger(loop, self.checkpointer.wake)
         self.checkpointer.on_done(self._merger.wake)
@@ -38,6 +51,8 @@ class Upkeep:
     def close(self, *, checkpoint: bool = True) -> None:
         """Stop all duties, after a last checkpoint if the loop still runs; idempotent."""
         self.scrubber.close()
+        if self.upload is not None:
+            self.upload.close()
         self._merger.close()
         self.checkpointer.close()
         if checkpoint and self._loop.is_running:

@@ -20,7 +20,7 @@ _USER_INFO = re.compile(r"[a-z0-9+.-]+://[^/@]*:([^/@]*@|[^/@]*[^/@0-9][^/@]*/.*
 
 def check_exposure(settings: Settings) -> None:
     """`Invalid` for settings that expose the server to the network or hold a secret."""
-    for name, place in (("warehouse", settings.warehouse), ("journal.url", settings.journal.url)):
+    for name, place in _places(settings):
         if _USER_INFO.match(place):
             raise Invalid(f"{name} holds a user and a password: leave them out, and give them to the environment")
     if is_loopback(settings.host) or settings.insecure:
@@ -34,8 +34,22 @@ def check_exposure(settings: Settings) -> None:
         )
 
 
+def _places(settings: Settings) -> tuple[tuple[str, str], ...]:
+    return (
+        ("warehouse", settings.warehouse),
+        ("journal.url", settings.journal.url),
+        ("checkpoints", settings.checkpoints),
+    )
+
+
 def check_shared(settings: Settings) -> None:
-    """`Invalid` for a shared journal without a warehouse that the servers share."""
+    """`Invalid` for a shared journal without a warehouse that the servers share, and for `checkpoints` without a shared
+    journal."""
+    if settings.journal.kind == "file" and settings.checkpoints:
+        raise Invalid(
+            "checkpoints is set and journal.kind is file: a lost disk would take the commits after the newest"
+            " checkpoint with it. Set journal.kind to object or kafka, or leave checkpoints out and make backups"
+        )
     if settings.journal.kind != "file" and not settings.warehouse:
         raise Invalid(
             f"journal.kind is {settings.journal.kind} and warehouse is not set: give --warehouse URI, a bucket or a"

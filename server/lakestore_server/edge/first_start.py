@@ -5,11 +5,12 @@ The HTTP port is open meanwhile and says how far the copy is. The gRPC port is c
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from dataclasses import replace
 
-from lakestore.errors import Invalid
+from lakestore.errors import Invalid, Unavailable
 from lakestore_server.access.callers import Access
 from lakestore_server.edge.http import HttpServer, copy_app
 from lakestore_server.edge.peer_channel import PeerChannel
@@ -17,18 +18,28 @@ from lakestore_server.edge.tls import TlsKeys
 from lakestore_server.files import data_folder
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.disk import Disk
+from lakestore_server.journals.checkpoint_store import CheckpointStore
 from lakestore_server.journals.shared_journal import SharedJournal
 from lakestore_server.operate import first_copy
 from lakestore_server.operate.first_copy import FirstCopy
+from lakestore_server.operate.store_copy import StoreCopy
 from lakestore_server.settings import Settings
 from lakestore_server.state.commit_record import LocalJournal
 
+log = logging.getLogger("lakestore.copy")
+
 
 def copied(
-    settings: Settings, journal: LocalJournal, disk: Disk, clock: Clock, access: Access, keys: TlsKeys | None
+    settings: Settings,
+    journal: LocalJournal,
+    disk: Disk,
+    clock: Clock,
+    access: Access,
+    keys: TlsKeys | None,
+    store: CheckpointStore | None = None,
 ) -> Settings:
-    """The settings to serve with, after the copy if one is due. A port that was free to choose is chosen then, because
-    the journal is held for the server at its address."""
+    """The settings to serve with, after the copy if one is due. `store` has the journal's checkpoints. A port that was
+    free to choose is chosen then, because the journal is held for the server at its address."""
     if not isinstance(journal, SharedJournal):
         if data_folder.is_half_copied(settings.data):
             raise Invalid(
@@ -36,7 +47,8 @@ def copied(
                 " remove the folder"
             )
         return settings
-    if not first_copy.is_due(disk, settings.data, journal):
+    stored = _checked(store, journal) if store else None
+    if not first_copy.is_due(disk, settings.data, journal, stored):
         return settings
     settings = replace(settings, port=settings.port or _free_port(settings.host))
     channel = PeerChannel(access.server_token, keys)
@@ -49,6 +61,7 @@ def copied(
         pieces=channel.copy_checkpoint,
         clock=clock,
         sleep=time.sleep,
+        store=stored,
     )
     port = HttpServer(
         application=copy_app(copy.progress),
@@ -63,6 +76,17 @@ def copied(
     finally:
         port.stop()
     return settings
+
+
+def _checked(store: CheckpointStore, journal: SharedJournal) -> StoreCopy:
+    """The store as a source of copies. `OtherTimeline` or `Invalid` if it must not be used. A store that does not
+    answer refuses no start, because a server with its data needs none."""
+    timeline = journal.timeline()
+    try:
+        store.check(timeline)
+    except Unavailable as error:
+        log.warning("the store of checkpoints is not checked: %s", error.message)
+    return StoreCopy(store, timeline)
 
 
 def _free_port(host: str) -> int:

@@ -29,6 +29,7 @@ Answer = TypeVar("Answer")
 SCHEMES = ("s3", "gs", "abfs", "abfss")
 REQUEST_SECONDS, CONNECT_SECONDS = 20.0, 3.0
 CONNECTIONS = 32
+LIST_CHUNK = 1_000
 RACES, RACERS = 10, 8
 RACES_MAX = 30
 """Races in which an answer is lost are repeated, up to this number of all of them."""
@@ -54,8 +55,15 @@ class Store(Protocol):
         """Remove objects. Some of them may be absent."""
 
 
+class ListingStore(Store, Protocol):
+    """A store that lists its objects. A list has every object that was put before it."""
+
+    def names(self, folder: str) -> list[str]:
+        """The names of all objects below a folder, which has no `/` at its end."""
+
+
 class ObjectStore:
-    """`Store` in S3, GCS, Azure, or another store that obstore knows."""
+    """`ListingStore` in S3, GCS, Azure, or another store that obstore knows."""
 
     def __init__(self, store: Any, url: str) -> None:
         self._store, self.url = store, url
@@ -74,6 +82,12 @@ class ObjectStore:
 
     def has(self, name: str) -> bool:
         return self._answer(lambda: obstore.head(self._store, name)) is not None
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return [each["path"] for page in obstore.list(self._store, folder, chunk_size=LIST_CHUNK) for each in page]
+        except (BaseError, OSError) as error:
+            raise self._failure(error) from error
 
     def remove(self, names: Sequence[str]) -> None:
         if not names:
@@ -99,13 +113,16 @@ class ObjectStore:
         return StoreError(f"the object store {self.url} did not answer: {_first_line(error)}")
 
 
-def store_of(url: str, options: Collection[str] = ()) -> ObjectStore:
-    """The store at a URL. Keys and endpoint come from the environment, as for the warehouse, or from options."""
+def store_of(
+    url: str, options: Collection[str] = (), *, setting: str = "journal.url", options_setting: str = "journal.options"
+) -> ObjectStore:
+    """The store at a URL. Keys and endpoint come from the environment, as for the warehouse, or from options. Errors
+    name the settings."""
     scheme = url.partition("://")[0]
     if scheme not in SCHEMES or not url.partition("://")[2]:
         known = ", ".join(f"{each}://" for each in SCHEMES)
-        raise Invalid(f"journal.url is {url!r}: name a bucket and a prefix as {known}")
-    given = dict(_option(each) for each in options)
+        raise Invalid(f"{setting} is {url!r}: name a bucket and a prefix as {known}")
+    given = dict(_option(each, options_setting) for each in options)
     client: dict[str, Any] = {
         "timeout": timedelta(seconds=REQUEST_SECONDS),
         "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
@@ -121,7 +138,7 @@ def store_of(url: str, options: Collection[str] = ()) -> ObjectStore:
             retry_config={"max_retries": 0},  # type: ignore[call-overload]
         )
     except (BaseError, ValueError, TypeError) as error:
-        raise Invalid(f"journal.url {url} cannot be used: {_first_line(error)}") from error
+        raise Invalid(f"{setting} {url} cannot be used: {_first_line(error)}") from error
     return ObjectStore(store, url)
 
 
@@ -129,10 +146,10 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _option(text: str) -> tuple[str, str]:
+def _option(text: str, setting: str) -> tuple[str, str]:
     name, is_given, value = text.partition("=")
     if not is_given or not name:
-        raise Invalid("an entry of journal.options has no `=`: write each as name=value, as in endpoint=https://host")
+        raise Invalid(f"an entry of {setting} has no `=`: write each as name=value, as in endpoint=https://host")
     return name, value
 
 
@@ -174,7 +191,7 @@ def _race(store: Store, place: str, name: str, racers: ThreadPoolExecutor) -> bo
         winner = None
     if len(winners) > 1 or (winners and winner not in (None, f"racer {winners[0]}".encode())):
         raise Invalid(
-            f"{place} cannot hold a journal: of {RACERS} puts of one new object, each with `If-None-Match: *`,"
-            f" {max(len(winners), 2)} won; take a store in which one wins"
+            f"{place} cannot hold a journal or its checkpoints: of {RACERS} puts of one new object, each with"
+            f" `If-None-Match: *`, {max(len(winners), 2)} won; take a store in which one wins"
         )
     return bool(winners) and winner is not None

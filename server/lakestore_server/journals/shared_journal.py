@@ -122,6 +122,8 @@ class SharedJournal:
         """(position from which this server needs the log, time of its last report)."""
         self._copies: dict[object, Replica] = {}
         """The servers that copy a checkpoint of this one, with the position from which each needs the log."""
+        self._stored_at: int | None = None
+        """Position from which a checkpoint of the store needs the log; None if checkpoints go to no store."""
         self._is_leading = False
         self._address = self._http = ""
         self._process = secrets.token_hex(8)
@@ -358,6 +360,8 @@ class SharedJournal:
         if self._judge.standing.writer != self._writer:
             raise Deposed(f"another server leads since epoch {self._judge.standing.epoch}")
         self._log.stop_reading()
+        if self._stored_at is not None:
+            self.await_store()  # another leader may have moved the store's oldest checkpoint
         self._is_leading = True
 
     def _claim(self) -> _Sent:
@@ -483,7 +487,7 @@ class SharedJournal:
     def hold(self, address: str, place: Place) -> object:
         """Keep the log from a place on for a server that copies this checkpoint, until `release` gets the returned
         object. This server's reports say so, and it reports for the other one."""
-        copy = Replica(address, COPIES, _parsed(place)[1].position, self._clock.monotonic())
+        copy = Replica(address, COPIES, position_of(place), self._clock.monotonic())
         key = object()
         with self._sending:
             self._copies[key] = copy
@@ -581,10 +585,26 @@ class SharedJournal:
     def trim(self, below: Place) -> None:
         """Remove the messages before a place that no server needs, but not the last claim. A server that follows
         removes nothing and reports that it needs no more than this."""
-        self._needs, self._reported_at = _parsed(below)[1].position, -REPORT_SECONDS
+        self._needs, self._reported_at = position_of(below), -REPORT_SECONDS
+        self._remove_needless()
+
+    def await_store(self) -> None:
+        """Remove nothing before `stored` says what the checkpoints of the store need."""
+        self._stored_at = 0
+
+    def stored(self, below: Place) -> None:
+        """A checkpoint is in the store, and no kept one of the store needs the messages before `below`."""
+        self._stored_at = max(self._stored_at or 0, position_of(below))
+        self._remove_needless()
+
+    def _remove_needless(self) -> None:
         if not self._is_leading:
             return
         position = self._replicas.needed(min(self._least_needs(), self._claimed_at), self._process)
+        if self._stored_at is not None:
+            position = min(position, self._stored_at)
+        if not position:
+            return
         try:
             self._log.remove_before(position)
         except LakestoreError as error:
@@ -717,6 +737,11 @@ class _Deadline:
     def check(self, lack: str) -> None:
         if self.is_over:
             raise Unknown(lack)
+
+
+def position_of(place: Place) -> int:
+    """The position from which a checkpoint at a place needs the log."""
+    return _parsed(place)[1].position
 
 
 def _parsed(place: Place) -> tuple[str, Standing, str]:

@@ -12,21 +12,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import pyarrow as pa
+from collections.abc import Iterator, Mapping
 
 from lakestore.errors import Exhausted, Invalid
 from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
-from lakestore_server.duties.checkpoint import Checkpointer, DurableCheckpoint
-from lakestore_server.files import checkpoint
-from lakestore_server.files.data_folder import SEGMENTS
-from lakestore_server.files.segment import Segment
+from lakestore_server.duties.checkpoint import Checkpointer, CheckpointFile
 from lakestore_server.host import event_log
-from lakestore_server.index.run_file import EMPTY_LSN
 from lakestore_server.journals.shared_journal import SharedJournal
 
 log = logging.getLogger("lakestore.copy")
@@ -38,17 +31,6 @@ GIVEN_SECONDS = 0.005
 """The longest wait for small commits before each piece."""
 BUSY_PERIOD = 1.0
 """Seconds after a commit in which the copy is slow."""
-
-
-@dataclass(frozen=True, slots=True)
-class CopySource:
-    """One file of a copy."""
-
-    path: str
-    """In the data folder, with `/`."""
-    data: pa.Buffer
-    segments: Sequence[Segment] = ()
-    """The segments in it, which are checked before the file is sent."""
 
 
 class CopyPace:
@@ -96,7 +78,7 @@ class CopyVerbs:
     def _copied(self, journal: SharedJournal, request: pb.CopyCheckpointRequest) -> Iterator[pb.CopyPiece]:
         with self._checkpointer.held() as made:
             hold = journal.hold(request.address, made.content.place)
-        sources = list(_sources(made))
+        sources = list(made.contents())
         lsn = made.lsn
         size = sum(source.data.size for source in sources)
         about = {"to": request.address, "lsn": lsn, "files": len(sources), "bytes": size}
@@ -114,7 +96,7 @@ class CopyVerbs:
             event_log.event(log, logging.INFO, "copy ended", to=request.address, lsn=lsn, whole=is_whole)
 
     def _pieces(
-        self, number: int, source: CopySource, known: Mapping[str, pb.CopyFile], pace: CopyPace
+        self, number: int, source: CheckpointFile, known: Mapping[str, pb.CopyFile], pace: CopyPace
     ) -> Iterator[pb.CopyPiece]:
         """The bytes of a file that the caller lacks. The last piece has the checksum of all of them."""
         for segment in source.segments:
@@ -135,7 +117,7 @@ class CopyVerbs:
             time.sleep(pace.wait(data.size, time.monotonic(), self._engine.view.lsn))
 
 
-def _begin(source: CopySource, known: pb.CopyFile | None) -> tuple[int, int]:
+def _begin(source: CheckpointFile, known: pb.CopyFile | None) -> tuple[int, int]:
     """(number of bytes that the caller has, their checksum)."""
     if known is None or not 0 < known.size <= source.data.size:
         return 0, 0
@@ -143,18 +125,3 @@ def _begin(source: CopySource, known: pb.CopyFile | None) -> tuple[int, int]:
     for at in range(0, known.size, PIECE_BYTES):
         crc = crc32c(source.data.slice(at, min(PIECE_BYTES, known.size - at)), crc)
     return (known.size, crc) if crc == known.crc32c else (0, 0)
-
-
-def _sources(made: DurableCheckpoint) -> Iterator[CopySource]:
-    """The segment files, each once and whole, then the checkpoint without the index."""
-    files: dict[str, pa.Buffer] = {}
-    inside: dict[str, list[Segment]] = {}
-    for segment in made.segments:
-        for path, data in ((segment.path, segment.part.file), *((kept.path, kept.data) for kept in segment.files)):
-            name = f"{SEGMENTS}/{path.parent.name}/{path.name}"
-            files[name] = data
-            inside.setdefault(name, []).append(segment)
-    for name, data in sorted(files.items()):
-        yield CopySource(name, data, inside[name])
-    content = replace(made.content, runs=(), index_lsn=EMPTY_LSN)
-    yield CopySource(checkpoint.name_of(made.lsn), pa.py_buffer(checkpoint.encode(content)))

@@ -5,6 +5,7 @@ and its segments from another server.
   incomplete folder go together, and no power cut leaves a folder that looks complete.
 - Files that are there already, whole or in part, are not sent again. A server that answers no more is replaced by
   another one, whose checkpoint may be newer: files that are equal stay.
+- The store of checkpoints is asked before other servers.
 - The copied server holds the journal for this one. This one sends nothing to the journal before it serves.
 """
 
@@ -16,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from lakestore.errors import (
     Corrupt,
@@ -92,15 +93,38 @@ class _Target:
     crc: int = 0
 
 
-def is_due(disk: Disk, folder: Path, journal: SharedJournal) -> bool:
-    """Whether a server on this folder needs the checkpoint of another one to follow the journal: it has no checkpoint,
-    or the messages after its newest one are gone."""
+class CopyStore(Protocol):
+    """A store of checkpoints that is no server."""
+
+    url: str
+
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint to copy; `Unavailable` without an answer."""
+
+    def pieces(self, request: pb.CopyCheckpointRequest) -> Iterator[pb.CopyPiece]:
+        """The stream that a server would send."""
+
+
+def is_due(disk: Disk, folder: Path, journal: SharedJournal, store: CopyStore | None = None) -> bool:
+    """Whether a server on this folder needs a checkpoint from elsewhere to follow the journal: it has none, or the
+    messages after its newest one are gone. With a checkpoint in the store no empty folder reads all of the journal."""
     if data_folder.is_half_copied(folder):
         return True
-    if not journal.lacks_beginning() or journal_file.names(disk, folder):
+    if journal_file.names(disk, folder):
         return False
     held = checkpoint.newest(disk, folder)
-    return held is None or journal.lacks(held.place)
+    if held is not None:
+        return journal.lacks_beginning() and journal.lacks(held.place)
+    return journal.lacks_beginning() or (store is not None and _has_checkpoint(store))
+
+
+def _has_checkpoint(store: CopyStore) -> bool:
+    """Whether the store has a checkpoint. A store that gives none is not needed, as the journal has all."""
+    try:
+        return store.has_checkpoint()
+    except (Unavailable, Corrupt) as error:
+        log.warning("the start reads the journal from its first message: %s", error.message)
+        return False
 
 
 @dataclass(slots=True)
@@ -114,8 +138,10 @@ class FirstCopy:
     address: str
     """Where this server will be reached."""
     pieces: Pieces
+    """The streams of other servers."""
     clock: Clock
     sleep: Callable[[float], None]
+    store: CopyStore | None = None
     peerless_seconds: float = PEERLESS_SECONDS
     progress: CopyProgress = field(default_factory=CopyProgress)
     _logged_at: float = 0.0
@@ -127,8 +153,10 @@ class FirstCopy:
         timeline = self.journal.timeline()
         lonely_since = self.clock.monotonic()
         while True:
+            if self._is_copied_from_store(timeline):
+                return
             peers = self.journal.peers(self.address)
-            if peers:
+            if peers or (self.store is not None and self.progress.problem):
                 lonely_since = self.clock.monotonic()
             elif self.clock.monotonic() - lonely_since >= self.peerless_seconds:
                 raise ForeignLog(
@@ -146,20 +174,45 @@ class FirstCopy:
             self.disk.sync_folder(self.folder)
         self.disk.make_folder(self.folder / SEGMENTS)
 
+    def _is_copied_from_store(self, timeline: str) -> bool:
+        """Try the store. If it has no checkpoint or does not answer, other servers are asked."""
+        store = self.store
+        if store is None:
+            return False
+        self.progress.peer = store.url
+        try:
+            if not store.has_checkpoint():
+                self.progress.problem = ""
+                return False
+            self._copy(store.url, timeline, lambda _, request: store.pieces(request))
+        except OSError as error:
+            raise self._told(error) from error
+        except _NoRoom as error:
+            raise Exhausted(str(error)) from error
+        except LakestoreError as error:
+            if isinstance(error, _REFUSALS):
+                raise
+            self._note(store.url, error)
+            return False
+        return True
+
+    def _note(self, peer: str, error: LakestoreError) -> None:
+        self.progress.problem = f"{peer}: {error.message}"
+        event_log.event(log, logging.WARNING, "copy broke off", peer=peer, why=error.message)
+
     def _is_copied(self, peers: Sequence[str], timeline: str) -> bool:
         """Try one server after the other. The last refusal is raised if all of them refuse."""
         refusals: list[LakestoreError] = []
         for peer in peers:
             self.progress.peer = peer
             try:
-                self._copy(peer, timeline)
+                self._copy(peer, timeline, self.pieces)
             except OSError as error:
                 raise self._told(error) from error
             except _NoRoom as error:
                 raise Exhausted(str(error)) from error
             except LakestoreError as error:
-                self.progress.problem = f"{peer}: {error.message}"
-                event_log.event(log, logging.WARNING, "copy broke off", peer=peer, why=error.message)
+                self._note(peer, error)
                 if isinstance(error, _REFUSALS):
                     refusals.append(error)
             else:
@@ -173,10 +226,10 @@ class FirstCopy:
             return Exhausted(f"{self.folder} is full: free space and start again, the copy goes on where it is")
         return Unavailable(f"{self.folder} cannot be written ({error.strerror}): the copy goes on at the next start")
 
-    def _copy(self, peer: str, timeline: str) -> None:
+    def _copy(self, peer: str, timeline: str, stream: Pieces) -> None:
         own = list(self._own_files())
         request = pb.CopyCheckpointRequest(timeline=timeline, address=self.address, files=own[:FILES_MAX])
-        pieces = self.pieces(peer, request)
+        pieces = stream(peer, request)
         try:
             first = next(pieces, None)
             if first is None:

@@ -301,6 +301,18 @@ FAMILIES = (
         lambda m: m.status.checkpoint_age_seconds,
     ),
     Family(
+        "lakestore_store_behind_seconds",
+        "gauge",
+        "Seconds for which the store of `checkpoints` lacks a checkpoint that is on disk; 0 at a follower.",
+        lambda m: m.status.store.behind_seconds,
+    ),
+    Family(
+        "lakestore_store_sent_bytes",
+        "counter",
+        "Bytes of checkpoints that were put into that store.",
+        lambda m: m.upkeep.upload.figures.sent_bytes if m.upkeep.upload else 0,
+    ),
+    Family(
         "lakestore_recovery_seconds",
         "gauge",
         "Seconds that the start took to read the data folder.",

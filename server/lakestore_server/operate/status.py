@@ -19,6 +19,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore_server.catalog.catalog import Catalog, TierProblem
 from lakestore_server.commit.engine import CommitLoop, Engine
+from lakestore_server.duties.checkpoint_upload import CheckpointUpload
 from lakestore_server.duties.expiry import Expiry, Figures
 from lakestore_server.duties.retention import Decision, Retention
 from lakestore_server.duties.upkeep import Upkeep
@@ -317,6 +318,27 @@ class JournalStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """The store of checkpoints, as this server knows it. Only the leader puts checkpoints there."""
+
+    url: str
+    """Empty if checkpoints stay on this disk."""
+    lsn: int
+    """The newest commit in a checkpoint of the store; -1 before one is known."""
+    behind_seconds: float
+    """Time for which the store lacks a checkpoint that is on disk; 0 if it lacks none."""
+    problem: str
+    """Why the last upload failed; empty if it did not."""
+
+    @staticmethod
+    def of(upload: CheckpointUpload | None, now: float) -> StoreStatus:
+        if upload is None:
+            return StoreStatus("", -1, 0.0, "")
+        figures = upload.figures
+        return StoreStatus(figures.url, figures.lsn, round(figures.behind_seconds(now), 1), figures.problem)
+
+
+@dataclass(frozen=True, slots=True)
 class ServerStatus:
     """A server in figures, at one view."""
 
@@ -341,6 +363,7 @@ class ServerStatus:
     checkpoints_failed: int
     journal_bytes: int
     journal: JournalStatus
+    store: StoreStatus
     disk_free_bytes: int
     registers: int
     leases: int
@@ -380,6 +403,7 @@ class ServerStatus:
             "checkpoints_failed": self.checkpoints_failed,
             "journal_bytes": self.journal_bytes,
             "journal": asdict(self.journal),
+            "store": asdict(self.store),
             "disk_free_bytes": self.disk_free_bytes,
             "registers": self.registers,
             "leases": self.leases,
@@ -439,6 +463,7 @@ class StatusReader:
             checkpoints_failed=checkpoints.failed,
             journal_bytes=engine.loop.durable_state.size.untrimmed,
             journal=JournalStatus.of(engine.loop, now),
+            store=StoreStatus.of(self._upkeep.upload, now),
             disk_free_bytes=disk_free_bytes(engine),
             registers=len(engine.loop.state.registers.known),
             leases=self._leases.count,
