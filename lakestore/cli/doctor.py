@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakestore.cli.connection import json_option, open_lake, server_option
+from lakestore.cli.connection import command_credentials, json_option, open_lake, server_option
 from lakestore.cli.output import duration, emit, emit_json, emit_lines, emit_text, size
 from lakestore.cli.settings import config_of
+from lakestore.client.credentials import addresses_of
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.loading.reading import naming
 from lakestore.model.settings import SettingValues
@@ -216,6 +217,7 @@ def _findings(values: SettingValues[Settings] | None, server: str | None) -> Ite
             yield each
     if server:
         yield from _of_server(server, status, silence)
+        yield from _of_list(server)
 
 
 def _status(server: str) -> tuple[dict[str, Any] | None, str]:
@@ -224,6 +226,9 @@ def _status(server: str) -> tuple[dict[str, Any] | None, str]:
     try:
         with open_lake(server) as lake:
             found: dict[str, Any] = json.loads(lake.transport.status(pb.StatusRequest()).status)
+            listens, _, port = str(found.get("http", "")).rpartition(":")
+            if listens in ("0.0.0.0", "[::]"):  # noqa: S104 (it is compared, not bound)
+                found["http"] = f"{lake.transport.address.rpartition(':')[0]}:{port}"
             return found, ""
     except LakestoreError as error:
         return None, error.message
@@ -262,6 +267,20 @@ def _of_server(server: str, status: dict[str, Any] | None, silence: str) -> Iter
         "lakestore verify --deep, then restore from a backup (docs/operating.md)" if damage else "",
     )
     yield _catalog(status)
+
+
+def _of_list(server: str) -> Iterator[Finding]:
+    """A finding for each of several servers; none for a server alone."""
+    from lakestore.client.servers import roles
+    from lakestore_server.doctor.visit import Finding
+
+    if len(addresses_of(server)) == 1:
+        return
+    for each in roles(server, command_credentials(server)):
+        known = f"{each.role} in epoch {each.epoch}, LSN {each.lsn}"
+        said = "; ".join([*([known] if each.role else []), *([each.problem] if each.problem else [])])
+        remedy = "start it, or take it out of the list" if each.problem else ""
+        yield Finding("one server", "warning" if each.problem else "ok", f"{each.address}: {said}", remedy)
 
 
 def _url(status: dict[str, Any], path: str) -> str | None:

@@ -10,7 +10,7 @@ import click
 
 from lakestore.cli.connection import command_credentials, json_option, open_lake, server_option
 from lakestore.cli.output import duration, emit, emit_json, emit_text, screen_width, size
-from lakestore.errors import Unavailable
+from lakestore.errors import Invalid, Unavailable
 from lakestore.loading.progress import summary
 from lakestore.model.table import Table
 from lakestore.model.times import text_of
@@ -148,7 +148,8 @@ def status(table: str | None, server: str, as_json: bool) -> None:
 
 
 def _status_of(server: str, table: str | None = None, *, as_json: bool) -> dict[str, Any]:
-    """The status of the server that leads. If none of several leads, it shows what each one answers and raises."""
+    """The status of the server that leads. If none of several leads, or if they are servers of two lakes, it shows what
+    each one answers and raises."""
     from lakestore.client.credentials import addresses_of
     from lakestore.client.servers import roles
     from lakestore.v1 import lakestore_pb2 as pb
@@ -158,7 +159,7 @@ def _status_of(server: str, table: str | None = None, *, as_json: bool) -> dict[
             found: dict[str, Any] = json.loads(
                 lake.transport.status(pb.StatusRequest(tables=[table] if table else [])).status
             )
-    except Unavailable:
+    except (Unavailable, Invalid):
         if len(addresses_of(server)) > 1:
             emit([asdict(each) for each in roles(server, command_credentials(server))], as_json=as_json)
         raise

@@ -15,7 +15,7 @@ import contextvars
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
@@ -282,7 +282,13 @@ class ServersWire:
     def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
         end = time.monotonic() + seconds
         server, request = self._server_of(method, request, seconds)
-        answer = self._tried(server, method, request, end - time.monotonic())
+        try:
+            answer = self._tried(server, method, request, end - time.monotonic())
+        except NotLeader:
+            if not self._asks_leader_next(method):
+                raise
+            server = self._leader.get(end - time.monotonic())
+            answer = self._tried(server, method, request, end - time.monotonic())
         if server is not self._last and server is self._leader.server:
             self._last = server
         self._wrote(method, answer.token if method.name == "Commit" else "")
@@ -300,8 +306,28 @@ class ServersWire:
                 self._wrote(method, "")
             raise
 
+    def _asks_leader_next(self, method: rpc.Method) -> bool:
+        """Whether the leader is asked after a server that follows has refused a read: it lacks commits until a time."""
+        return method.reads and method.rule.server == Rule.BY_READS and self._reader is not self._leader
+
     def stream(self, method: rpc.Method, request: Any, seconds: float | None) -> Iterator[Any]:
-        server, request = self._server_of(method, request, FIND_SECONDS if seconds is None else seconds)
+        find_seconds = FIND_SECONDS if seconds is None else seconds
+        server, request = self._server_of(method, request, find_seconds)
+        has_begun = False
+        try:
+            with closing(self._streamed(server, method, request, seconds)) as answers:
+                for answer in answers:
+                    has_begun = True
+                    yield answer
+            return
+        except NotLeader:
+            if has_begun or not self._asks_leader_next(method):
+                raise
+        yield from self._streamed(self._leader.get(find_seconds), method, request, seconds)
+
+    def _streamed(
+        self, server: Server, method: rpc.Method, request: Any, seconds: float | None
+    ) -> Generator[Any, None, None]:
         try:
             answers: Any = server.stream(method, request, seconds)
             with closing(answers):
@@ -374,8 +400,6 @@ class ServersWire:
             self._leader.drop(server)
             if named not in (None, server) and self._by_name is not server and self._leader.server is None:
                 self._leader.server = self._by_name = named
-            if self._reader.server is server:
-                self._reader.server = self._leader.server
         elif isinstance(error, Unavailable) and not isinstance(error, Stopped):
             self._leader.drop(server)
             self._reader.drop(server)
@@ -443,14 +467,16 @@ class ServersWire:
         """The server at an address; None if this connection must not or cannot go there."""
         with self._lock:
             known = self._servers.get(address)
-            if known is not None or self._closed or len(self._servers) >= len(self._given) + NAMED_MAX:
+            if known is not None or self._closed or not self._may_tell(address):
                 return known
-            if not self._may_tell(address):
-                return None
             try:
-                made = self._servers[address] = self._open(address)
+                made = self._open(address)
             except Invalid:  # a name that is no address
                 return None
+            named = [other for other in self._servers if other not in self._given]
+            if len(named) >= NAMED_MAX:
+                self._servers.pop(named[0])  # the oldest name; its running calls keep its connection open
+            self._servers[address] = made
             return made
 
     def _may_tell(self, address: str) -> bool:
@@ -484,7 +510,7 @@ class ServerRole:
     epoch: int | None = None
     lsn: int | None = None
     problem: str | None = None
-    """Why it did not answer."""
+    """Why it did not answer, or that the servers are of several lakes."""
 
 
 def roles(address: str, credentials: Credentials = NOTHING) -> list[ServerRole]:
@@ -492,16 +518,24 @@ def roles(address: str, credentials: Credentials = NOTHING) -> list[ServerRole]:
     most `ASK_SECONDS`."""
     addresses = addresses_of(address)
     with ThreadPoolExecutor(len(addresses), "lakestore-hello") as pool:
-        return list(pool.map(lambda each: _role(each, credentials), addresses))
+        outcomes = dict(zip(addresses, pool.map(lambda each: _hello(each, credentials), addresses), strict=True))
+    lakes = {hello.timeline for hello in outcomes.values() if isinstance(hello, pb.HelloAnswer)}
+    return [_role(address, outcome, is_one_lake=len(lakes) < 2) for address, outcome in outcomes.items()]
 
 
-def _role(address: str, credentials: Credentials) -> ServerRole:
+def _hello(address: str, credentials: Credentials) -> pb.HelloAnswer | LakestoreError:
     with closing(GrpcWire(address, credentials, reads="nearest")) as wire:
         try:
-            hello = wire.hello(ASK_SECONDS)
+            return wire.hello(ASK_SECONDS)
         except LakestoreError as error:
-            return ServerRole(address, None, problem=error.message)
-        return ServerRole(address, hello.role or "alone", hello.leader or None, hello.epoch, hello.lsn)
+            return error
+
+
+def _role(address: str, outcome: pb.HelloAnswer | LakestoreError, *, is_one_lake: bool) -> ServerRole:
+    if isinstance(outcome, LakestoreError):
+        return ServerRole(address, None, problem=outcome.message)
+    problem = None if is_one_lake else f"it has timeline {outcome.timeline}, and another server has another one"
+    return ServerRole(address, outcome.role or "alone", outcome.leader or None, outcome.epoch, outcome.lsn, problem)
 
 
 def connect(

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import lakestore as ls
+from lakestore.cli.main import cli
 from lakestore.client import servers
 from lakestore.client.profiles import Reads
-from lakestore.errors import Invalid, Unavailable
-from tests.network.test_servers import PROMPT, ROW, ids, rows
+from lakestore.errors import Invalid, NotLeader, Unavailable
+from lakestore.model.token import position_of
+from tests.network.test_servers import PROMPT, ROW, dead, ids, rows
 from tests.support.fronts import Fronts
+from tests.support.process import ServerProcess
+from tests.support.replicas import Replicas
 from tests.support.served import Served
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -105,3 +114,90 @@ def test_a_leader_of_another_journal_gets_no_write(fronts: Fronts, stranger: Fro
     assert "Commit" not in other.names
     for front in fronts.fronts:
         assert "Commit" not in front.names
+
+
+@pytest.fixture
+def lagging(tmp_path: Path) -> Iterator[tuple[Replicas, int]]:
+    """Two servers, and the number of one that follows and lacks the last commit."""
+    with Replicas(tmp_path, 2) as found:
+        leading = found.leader()
+        assert leading is not None
+        with ls.connect(found.address(leading)) as lake:
+            log = lake.create_table("a.log", ROW, buckets=1)
+            token = log.append(rows(1))
+            loop = found.servers[1 - leading].engine.loop
+            until(lambda: loop.view.lsn == position_of(token).lsn, "the follower")
+            loop._address = ""  # it claims nothing
+            found.ends[1 - leading].is_cut = True
+            log.append(rows(2))
+        yield found, 1 - leading
+
+
+def test_a_follower_that_lags_is_not_fresh(lagging: tuple[Replicas, int]) -> None:
+    replicas, number = lagging
+    time.sleep(1.1)
+    now = datetime.now(UTC) - timedelta(milliseconds=5)
+    with ls.connect(replicas.address(number)) as lake:
+        log = lake.table("a.log")
+        reads: list[Callable[[], object]] = [
+            lambda: log.scan(require_freshness="1s").count(),
+            lambda: log.scan(require_complete_through=now).count(),
+            lambda: log.scan(at=now).count(),
+            lambda: lake.sql("SELECT count(*) FROM a.log", at=now).to_arrow(),
+            lambda: list(log.changes("earliest", until=now)),
+        ]
+        for read in reads:
+            with pytest.raises(NotLeader):
+                read()
+        assert log.scan().count() == 1, "a read that demands nothing sees what there is"
+    with ls.connect(replicas.addresses, reads="follower") as lake, lake.within(PROMPT):
+        log = lake.table("a.log")
+        assert log.scan().count() == 1
+        assert log.scan(require_freshness="1s").count() == 2
+        assert log.scan(require_complete_through=now).count() == 2
+        assert log.scan(at=now).count() == 2
+        assert [row for batch in log.changes("earliest", until=now) for row in batch.to_arrow()["id"].to_pylist()] == [
+            1,
+            2,
+        ]
+        assert log.scan().count() == 1, "other reads stay at the follower"
+
+
+def test_commands_for_operators_show_each_server_of_a_mixed_list(fronts: Fronts, stranger: Fronts) -> None:
+    (other,), gone = stranger.fronts, dead()
+    listed = f"{fronts.addresses},{other.address},{gone}"
+    for command in ("status", "replicas"):
+        told = CliRunner().invoke(cli, [command, "--json", "--server", listed])
+        assert isinstance(told.exception, Invalid)
+        problems = {each["address"]: each["problem"] or "" for each in json.loads(told.stdout)}
+        assert list(problems) == listed.split(",")
+        assert all("another one" in problems[front.address] for front in (*fronts.fronts, other))
+        assert "nothing listens" in problems[gone]
+    told = CliRunner().invoke(cli, ["doctor", "--json", "--server", f"{fronts.addresses},{gone}"])
+    lines = {each["found"].split(": ")[0]: each for each in json.loads(told.stdout) if each["about"] == "one server"}
+    assert {address: line["verdict"] for address, line in lines.items()} == {
+        **{front.address: "ok" for front in fronts.fronts},
+        gone: "warning",
+    }
+
+
+def test_any_number_of_leaders_outside_the_list_may_follow_each_other(fronts: Fronts) -> None:
+    with ls.connect(fronts.addresses) as lake:
+        log = lake.table("a.log")
+        for number in range(servers.NAMED_MAX + 3):
+            extra = fronts.add()
+            extra.leads(*fronts.fronts)
+            with lake.within(PROMPT):
+                log.append(rows(number))
+            assert "Commit" in extra.names
+            extra.stop()
+            for front in fronts.fronts:
+                front.leader = ""
+
+
+def test_doctor_asks_the_http_port_of_the_host_that_answers(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", arguments=["--host", "0.0.0.0", "--insecure"]) as server:
+        address = f"127.0.0.2:{server.port}"
+        told = CliRunner().invoke(cli, ["doctor", "--json", "--server", address])
+        (found,) = [each for each in json.loads(told.stdout) if each["about"] == "catalog"]
+    assert found["found"].startswith(f"http://127.0.0.2:{server.http_port}/")

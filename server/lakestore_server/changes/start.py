@@ -73,8 +73,10 @@ _WORDS = ("", "earliest", "latest", "snapshot")
 def first_view(start: str, engine: Engine) -> View:
     """The view in which a start is looked up. Changes from a time on must include a commit of exactly this time, so it
     waits for pending commits. A server that follows waits for a position of a server that has applied more."""
-    if times.micros_of(start) is not None:
-        return engine.settled()
+    time_us = times.micros_of(start)
+    if time_us is not None:
+        view = engine.view
+        return engine.settled() if view.clock_us <= time_us else view
     if engine.role == "follower" and start not in _WORDS:
         return reached(engine, parse_token(start, engine).lsn)
     return engine.view

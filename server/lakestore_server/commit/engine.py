@@ -638,7 +638,9 @@ class Engine:
         return self.time.read().time_us
 
     def settled(self) -> View:
-        """The view once every commit that has its time by now is durable."""
+        """The view once every commit that has its time by now is durable. `NotLeader` at a server that follows, because
+        it does not know which commits it lacks."""
+        self.loop.refuse_when_following()
         self.loop.run(lambda: None)
         return self.loop.view
 
