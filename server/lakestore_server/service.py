@@ -7,10 +7,12 @@ against its RPC's messages; a test compares `Verbs` with the proto file's descri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypedDict, cast
 
+from lakestore.errors import LakestoreError
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore.wire.commit_message import Sent
@@ -243,23 +245,46 @@ class Service:
         self.calls = calls
         self.write_stream = writes.stream
         """Begins a stream of pipelined commits, which the port's form of `Write` answers."""
-        self._waiting: dict[str, Callable[..., Any]] = {"Changes": parts.feed.messages, "Write": _answers}
+        changes = partial(self._certain_items, parts.feed.messages)
+        self._waiting: dict[str, Callable[..., Any]] = {"Changes": changes, "Write": _answers}
         """The port's form of waiting verbs: they yield pauses and hold no thread."""
         self.verbs: Verbs = _verbs(parts)
         self._engine = engine
 
     def verb(self, name: str) -> Callable[..., Any]:
-        """The verb of an RPC by its name in the proto file. A leader of several servers first makes certain that it
-        still leads."""
+        """The verb of an RPC by its name in the proto file. A leader of several servers makes certain that it still
+        leads: before it reads, and before it refuses a change, since the refusal tells what it has read."""
         verb = cast("Mapping[str, Callable[..., Any]]", self.verbs)[name]
         method = rpc.METHODS[name]
-        if not method.reads or method.streams_out or name in _UNCONFIRMED or not self._engine.role:
+        if name in _UNCONFIRMED or not self._engine.role:
             return verb
-        return lambda request: self._confirmed(verb, request)
+        if name == "Write" or (method.streams_out and method.reads):  # a stream of commits is certain of each answer
+            return verb
+        if method.streams_out:
+            return partial(self._certain_items, verb)
+        return partial(self._confirmed if method.reads else self._certain, verb)
 
     def _confirmed(self, verb: Callable[[Any], Any], request: Any) -> Any:
         self._engine.confirm()
         return verb(request)
+
+    def _certain(self, verb: Callable[[Any], Any], request: Any) -> Any:
+        with self._certain_refusals():
+            return verb(request)
+
+    def _certain_items(self, verb: Callable[..., Iterator[Any]], *about: Any) -> Iterator[Any]:
+        with self._certain_refusals():
+            yield from verb(*about)
+
+    @contextmanager
+    def _certain_refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except LakestoreError as error:
+            certain = self._engine.certain(error)
+            if certain is error:
+                raise
+            raise certain from error
 
     def watched(self, method: rpc.Method) -> Callable[..., Any]:
         """The verb of an RPC for a port: counted, and refused during a drain. `Changes` and `Write` also take a

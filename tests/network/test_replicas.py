@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.request import urlopen
 
+import httpx
 import orjson
 import pyarrow as pa
 import pytest
@@ -23,6 +24,7 @@ from lakestore.client.profiles import Reads
 from lakestore.errors import Fenced, NewerFormat, NotLeader, Unavailable
 from lakestore.model.token import position_of
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.errors import error_of_message
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Doubt, RealClock
 from lakestore_server.main import Server
@@ -196,7 +198,7 @@ class Present:
         return self._replicas.servers[number]
 
     def verbs(self, rpc: str) -> Any:
-        return getattr(self._server.service.verb(rpc), "__self__")  # noqa: B009 (of a callable that is a method)
+        return getattr(getattr(self._server.service, "verbs")[rpc], "__self__")  # noqa: B009 (of a method)
 
 
 def test_a_leader_that_leads_again_knows_what_another_one_refused_meanwhile(tmp_path: Path) -> None:
@@ -256,6 +258,41 @@ def test_a_refusal_counts_however_far_the_clocks_of_two_leaders_are_apart(tmp_pa
         found.depose()
         with pytest.raises(Fenced):
             a.ack(second[-1])
+
+
+def refused_by_a_verb(replicas: Replicas, number: int) -> None:
+    lake = ls.Lake(local_transport(replicas.servers[number].service), "stale")
+    with lake.within(0.2):
+        lake.drop_table("a.log")
+
+
+def refused_by_a_stream(replicas: Replicas, number: int) -> None:
+    change = pb.Change(table="a.log", table_uuid="u")
+    (answer,) = replicas.servers[number].service.verb("Write")(iter([pb.CommitRequest(changes=[change])]))
+    raise error_of_message(answer.error)
+
+
+def refused_over_http(replicas: Replicas, number: int) -> None:
+    answer = httpx.delete(f"http://{replicas.http(number)}/iceberg/v1/namespaces/other")
+    if answer.status_code == 503:
+        raise NotLeader.of("")
+
+
+@pytest.mark.parametrize("refused", [refused_by_a_verb, refused_by_a_stream, refused_over_http])
+def test_a_leader_that_does_not_know_that_it_leads_no_more_refuses_nothing_for_good(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch, refused: Callable[[Replicas, int], None]
+) -> None:
+    """A server that was paused: what it has read may be out of date, so its refusals are too."""
+    former = replicas.leader()
+    assert former is not None
+    monkeypatch.setattr(replicas.servers[former].engine.loop.journal, "beat", lambda *_: None)
+    others = [number for number in range(3) if number != former]
+    until(lambda: any(replicas.servers[number].engine.is_leading for number in others), "the next leader")
+    with ls.connect(",".join(map(replicas.address, others))) as lake:
+        lake.create_table("a.log", ROW, buckets=1)
+    assert replicas.servers[former].engine.is_leading, "nobody told it"
+    with pytest.raises(NotLeader):
+        refused(replicas, former)
 
 
 def test_a_new_leader_deletes_nothing_by_a_clock_that_nobody_has_watched(tmp_path: Path) -> None:

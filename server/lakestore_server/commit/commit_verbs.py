@@ -77,7 +77,7 @@ class CommitVerbs:
             self._answered,
             self._engine.refuse_when_draining,
             self._engine.limits.producer_answers,
-            known,
+            lambda error: known(self._engine.certain(error)),
         )
 
     def upload_part(self, request: pb.UploadPartRequest) -> pb.PartInfo:

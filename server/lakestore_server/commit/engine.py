@@ -746,6 +746,16 @@ class Engine:
         elif FOR_LEADER.get():
             self.loop.refuse_when_following()
 
+    def certain(self, refusal: LakestoreError) -> LakestoreError:
+        """A refusal that tells what this server has read; `NotLeader` in its place if another server may lead, since
+        the present leader may know better."""
+        if self.role == "leader" and refusal.applied == "no" and not isinstance(refusal, Unavailable | Exhausted):
+            try:
+                self.confirm()
+            except NotLeader as other:
+                return other
+        return refusal
+
     @property
     def role(self) -> str:
         """`leader` or `follower`; empty if the journal is not shared."""

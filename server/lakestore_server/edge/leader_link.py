@@ -18,6 +18,7 @@ from starlette.responses import Response
 from lakestore.errors import NotAuthenticated, NotLeader, Stopped, Unavailable
 from lakestore_server.commit.engine import CommitLoop
 from lakestore_server.edge.tls import TlsKeys
+from lakestore_server.state.commit_record import Deposed, Unknown
 
 log = logging.getLogger("lakestore.http")
 CONNECT_SECONDS = 5.0
@@ -62,7 +63,14 @@ class LeaderLink:
         return self._loop.is_leading
 
     def mark(self, request: SentRequest, answer: Response) -> Response:
-        """The leader's own answer to a request that a follower sent, with the newest commit."""
+        """The leader's own answer, and the newest commit if a follower sent the request. A refusal tells what this
+        server has read, so `NotLeader` if another one may lead."""
+        if 400 <= answer.status_code < 500:
+            try:
+                self._loop.journal.confirm()
+            except (Deposed, Unknown) as error:
+                self._loop.queue.poke()
+                raise NotLeader.of("") from error
         if request.header(FORWARDED):
             answer.headers[LSN] = str(self._loop.view.lsn)
         return answer
