@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 from lakestore_server.commit import queue
@@ -15,10 +16,13 @@ from lakestore_server.commit.queue import CommitQueue
 from lakestore_server.commit.request import Request
 from lakestore_server.index import levels
 from lakestore_server.journals import object_log
+from lakestore_server.operate import first_copy
+from lakestore_server.state.judge import ForeignLog
 from tests.simulation.log_link import SILENT_SECONDS
 from tests.simulation.marks import GIVEN_BACK
 from tests.simulation.world import World
 
+_IS_DUE = first_copy.is_due
 MAKING_SECONDS = 0.04
 """The longest that a commit is in the making: callers wait for a fifth of a second at least."""
 
@@ -47,7 +51,16 @@ def scaled(world: World, identity: str) -> Iterator[None]:
         patch.object(levels, "SIMILAR", similar),
         patch.object(queue, "SMALL_BYTES_MAX", small),
         patch.object(CommitQueue, "give_back", at_stage),
+        patch.object(first_copy, "is_due", _refuse_copy),
         patch.object(object_log, "OPEN_SECONDS", SILENT_SECONDS),
         patch.object(object_log, "SILENT_SECONDS", SILENT_SECONDS),
     ):
         yield
+
+
+def _refuse_copy(*given: Any) -> bool:
+    """No run copies a checkpoint: the page of a copy listens on a real port. A server that needs a copy, because others
+    removed messages that it needs, does not start."""
+    if _IS_DUE(*given):
+        raise ForeignLog("the messages after this server's place are gone: it must copy a checkpoint")
+    return False
