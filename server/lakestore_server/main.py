@@ -138,8 +138,8 @@ def _journal_of(settings: Settings, clock: Clock) -> JournalOf:
         return FileJournal
     if not settings.advertise and settings.host in ("0.0.0.0", "::"):  # noqa: S104 (it is compared, not bound)
         raise Invalid("advertise is not set: give --advertise host:port, at which clients reach this server")
-    log = log_of(journal)
-    return lambda disk, folder: SharedJournal(log, clock, journal.lease_seconds)
+    log, by_lease = log_of(journal), journal.reads == "lease"
+    return lambda disk, folder: SharedJournal(log, clock, journal.lease_seconds, reads_by_lease=by_lease)
 
 
 def _checkpoint_store(settings: Settings) -> CheckpointStore | None:

@@ -65,6 +65,10 @@ class Journal:
     commit there was."""
     lease_seconds: float = option(3.0, low=0.5, high=3600)
     """Time without a message of the server that commits after which another one takes over."""
+    reads: str = option("barrier", choices=("barrier", "lease"))
+    """Proof that the server that commits still does, for reads of the newest state. `barrier`: a message that the
+    journal stores before the answer. `lease`: none as long as no other server can have taken over. Then the clocks of
+    all servers must run equally fast within a tenth."""
     options: tuple[str, ...] = option((), secret=True)
     """Options of Kafka's clients or of the bucket, each as `name=value`: `security.protocol=SASL_SSL`, or
     `endpoint=https://host`."""

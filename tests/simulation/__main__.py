@@ -28,7 +28,7 @@ def main(given: Sequence[str]) -> int:
     reads: Reads = options.reads or "leader"
     journal: JournalKind = options.journal or "log"
     wanted = (
-        replace(case, faults=_faults(options, case), reads=reads, journal=journal)
+        replace(case, faults=_faults(options, case), reads=reads, journal=journal, by_lease=options.lease)
         for case in cases(seeds, workloads, options.servers)
     )
     seconds = options.seconds or (float("inf") if end else 60.0)
@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--servers", type=int, help="several share a journal; the seed decides if nothing is said")
     add("--journal", choices=get_args(JournalKind), help="what several servers share: a log, or objects in a bucket")
     add("--reads", choices=get_args(Reads), help="where clients of several servers read")
+    add("--lease", action="store_true", help="reads of the leader rely on its lease, by clocks that differ")
     add("--processes", type=int)
     add("--operations", type=int)
     add("--lasts", type=float, help="simulated seconds of the run")
@@ -70,6 +71,7 @@ def _one(options: argparse.Namespace) -> int:
     case = Case(options.seed, workload, dropped=frozenset(int(n) for n in options.without.split(",") if n))
     case = replace(case, faults=_faults(options, case), processes=options.processes or case.processes)
     case = replace(case, reads=options.reads or case.reads, journal=options.journal or case.journal)
+    case = replace(case, by_lease=options.lease)
     case = replace(case, seconds=options.lasts or case.seconds, servers=options.servers or case.servers)
     outcome = run(replace(case, operations=options.operations or case.operations))
     if options.shrink and outcome.anomalies:

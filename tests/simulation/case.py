@@ -46,6 +46,8 @@ class Case:
     """What they share."""
     reads: Reads = "leader"
     """The servers that clients of several ones read from."""
+    by_lease: bool = False
+    """Whether reads of the leader rely on its lease."""
     faults: tuple[str, ...] = tuple(sorted(nemeses.NEMESES))
     """The kinds of faults that may be drawn."""
     dropped: frozenset[int] = frozenset()
@@ -154,7 +156,8 @@ def run(case: Case) -> Outcome:
     with folders.folder() as folder, installed(world), scaled(world, identity), scarce(world):
 
         def main() -> None:
-            system = SimSystem(world, folder, identity, limits_of(shape), case.servers, case.reads, case.journal)
+            about = identity, limits_of(shape), case.servers, case.reads, case.journal
+            system = SimSystem(world, folder, *about, by_lease=case.by_lease)
             workload = _Without(WORKLOADS[case.workload](random.Random(f"{identity} workload")))
             course = Course(
                 identity,

@@ -28,8 +28,9 @@ START_SECONDS = 0.2
 class Clock:
     """The clocks of the machine, as one of its processes reads them."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, rate: float = 1.0) -> None:
+        """`rate` is how fast the monotonic clock runs."""
+        self._world, self._rate = world, rate
 
     def now_us(self) -> int:
         """The wall clock."""
@@ -37,7 +38,7 @@ class Clock:
 
     def monotonic(self) -> float:
         """Seconds that never go back."""
-        return self._world.monotonic()
+        return self._world.monotonic() * self._rate
 
 
 class Machine:
@@ -67,7 +68,7 @@ class Machine:
         self._lives = self._powered = 0
         self._crash_at: tuple[CrashPoint, int, bool] | None = None
         self._act_at: tuple[CrashPoint, Callable[[], None]] | None = None
-        self.skew_us = 0
+        self.skew_us, self.clock_rate = 0, 1.0
         self.frozen_us: int | None = None
         self.failures: list[str] = []
         """What a server that was never interfered with said when it ended, or could not start."""
@@ -133,7 +134,7 @@ class Machine:
         made = Server(
             settings,
             disk=disk,
-            clock=Clock(self.world),
+            clock=Clock(self.world, self.clock_rate),
             on_fatal=partial(self._fatal, process),
             journal_of=self._journal_of,
             presenter=StandIn(),

@@ -53,6 +53,8 @@ def command(case: Case) -> str:
         given.append(f"--journal {case.journal}")
     if case.reads != plain.reads:
         given.append(f"--reads {case.reads}")
+    if case.by_lease:
+        given.append("--lease")
     if case.processes != plain.processes:
         given.append(f"--processes {case.processes}")
     if case.operations != plain.operations:

@@ -56,6 +56,7 @@ JournalKind = Literal["log", "bucket"]
 """What servers share: a log as Kafka has it, or objects in a store."""
 SAME_SECONDS = 20.0
 """The longest that a follower may take to have what the leader has, while nothing is broken."""
+RATES = (0.96, 1.0, 1.05)
 LEADER_SECONDS = 20.0
 """The longest time without a leader while nothing is broken."""
 
@@ -73,18 +74,22 @@ class Shared:
     faults: Faults
     """What happens to messages while nothing is broken."""
     lease_seconds: float
+    rates: dict[str, float]
+    """How fast the clock of each machine runs. They differ if reads rely on the lease."""
+    reads_by_lease: bool
 
     @classmethod
-    def of(cls, world: World, seed: str, names: str) -> Shared:
+    def of(cls, world: World, seed: str, names: str, *, reads_by_lease: bool = False) -> Shared:
         """A log as the seed makes it."""
         chance = random.Random(f"{seed} shared")
         log, part_bytes = SharedLog(world, seed), chance.choice(PART_BYTES)
         often = chance.choice((0.0, 0.0, 0.1))
         log.faults = Faults(delay=chance.choice((0.001, 0.01)), strangers=often, skips=often, somewhere=often)
-        return cls(log, {name: LogLink(world, log, part_bytes) for name in names}, log.faults, chance.choice(LEASES))
+        links, lease_seconds = {name: LogLink(world, log, part_bytes) for name in names}, chance.choice(LEASES)
+        return cls(log, links, log.faults, lease_seconds, _rates(chance, names, reads_by_lease), reads_by_lease)
 
     @classmethod
-    def in_bucket(cls, world: World, seed: str, names: str) -> Shared:
+    def in_bucket(cls, world: World, seed: str, names: str, *, reads_by_lease: bool = False) -> Shared:
         """A store as the seed makes it."""
         chance = random.Random(f"{seed} bucket")
         delay, lease_seconds = chance.choice(BUCKET_TIMES)
@@ -93,7 +98,7 @@ class Shared:
         part_bytes = chance.choice(PART_BYTES)
         group_seconds, block = chance.choice(GROUP_SECONDS), chance.choice(BLOCKS)
         links = {name: StoreLink(world, store, part_bytes, group_seconds=group_seconds, block=block) for name in names}
-        return cls(store, links, store.faults, lease_seconds)
+        return cls(store, links, store.faults, lease_seconds, _rates(chance, names, reads_by_lease), reads_by_lease)
 
     def heal(self) -> None:
         """Everything arrives once, in time, with an answer."""
@@ -103,7 +108,12 @@ class Shared:
 
     def journal(self, name: str, world: World) -> SharedJournal:
         """The journal of a server that starts."""
-        return SharedJournal(self.links[name].end(), Clock(world), self.lease_seconds)
+        clock = Clock(world, self.rates[name])
+        return SharedJournal(self.links[name].end(), clock, self.lease_seconds, reads_by_lease=self.reads_by_lease)
+
+
+def _rates(chance: random.Random, names: str, differ: bool) -> dict[str, float]:
+    return {name: chance.choice(RATES) if differ else 1.0 for name in names}
 
 
 class SimSystem:
@@ -120,12 +130,14 @@ class SimSystem:
         servers: int = 1,
         reads: Reads = "leader",
         journal: JournalKind = "log",
+        *,
+        by_lease: bool = False,
     ) -> None:
         self.world = world
         self._reads: Reads = reads
         names = ("server",) if servers == 1 else tuple(NAMES[:servers])
         make = Shared.of if journal == "log" else Shared.in_bucket
-        self.shared = make(world, seed, NAMES[:servers]) if servers > 1 else None
+        self.shared = make(world, seed, NAMES[:servers], reads_by_lease=by_lease) if servers > 1 else None
         window, watcher = random.Random(f"{seed} window").choice(WINDOWS), Watcher(world)
         self.machines: list[Machine] = []
         for name in names:
@@ -134,7 +146,9 @@ class SimSystem:
             own, own_seed = (folder, seed) if self.shared is None else (folder / name, f"{seed} {name}")
             journal_of = partial(self._journal, name)
             lake = "" if self.shared is None else str(folder / "warehouse")
-            self.machines.append(Machine(world, network, own, own_seed, limits, journal_of, name, lake))
+            made = Machine(world, network, own, own_seed, limits, journal_of, name, lake)
+            made.clock_rate = self.shared.rates[name] if self.shared else 1.0
+            self.machines.append(made)
         self._seed, self._call_seconds = seed, random.Random(f"{seed} calls").choice(CALL_SECONDS)
         self.begun: list[Planned] = []
         self.failed_in: Life | None = None

@@ -73,6 +73,10 @@ class Story:
     began: int = 0
     deposed: int = 0
     unknown: int = 0
+    reads: list[tuple[str, int, int]] = field(default_factory=list)
+    """(server, newest LSN that any server had acknowledged before the read, newest LSN that the read saw)."""
+    sure: int = 0
+    """Number of reads that needed no beat."""
     trims: int = 0
     left: int = 0
 
@@ -150,8 +154,8 @@ class Server:
             self._roll()
             self._trim()
         leader = self.journal.leader
-        silence = self.world.now - leader.heard
-        if self.is_hurried or not leader.epoch or leader.has_left or silence > self.journal.lease_seconds * STRETCH:
+        silence = self.journal._clock.monotonic() - leader.heard
+        if self.is_hurried or not leader.epoch or leader.has_left or silence > self.journal.silence_seconds * STRETCH:
             self.is_hurried = False
             self._apply(self.journal.lead(self.address))
             self.is_leading = True
@@ -199,10 +203,34 @@ class Server:
         return f"{self.name}:7340"
 
 
+class ReadServer(Server):
+    """A server with a client that reads its newest state while it leads."""
+
+    def _beat(self, journal: SharedJournal) -> None:
+        self.world.spawn("reads", self.process, partial(self._read, journal))
+        super()._beat(journal)
+
+    def _read(self, journal: SharedJournal) -> None:
+        while True:
+            self.world.sleep(0.03 * self.chance.random())
+            if not self.is_leading:
+                continue
+            newest = max((lsn for _, (lsn, _) in self._story.acknowledged), default=0)
+            self.world.point()
+            try:
+                self._story.sure += journal._is_sure()
+                journal.confirm()
+            except (Deposed, Unknown):
+                continue
+            self.world.point()
+            self._story.reads.append((self.name, newest, self.lsn))
+
+
 class Run:
     """Servers on one log, from the first claim until all of them have applied everything."""
 
     server_kind = Server
+    strikes: tuple[str, ...] = ("pause", "kill", "hurry", "leave", "stall")
 
     def __init__(self, seed: str, faults: Faults | None = None, *, servers: int = 3, blows: int = 12) -> None:
         """Chance strikes `blows` times."""
@@ -211,12 +239,13 @@ class Run:
         self.story = Story()
         self.servers: list[Server] = []
         for name in ("a", "b", "c")[:servers]:
-            self.servers.append(self.server_kind(self.world, name, self.servers, self.story, seed, self._journal))
+            made = self.server_kind(self.world, name, self.servers, self.story, seed, partial(self._journal, name))
+            self.servers.append(made)
         self._chance = random.Random(f"{seed} blows")
         self._blows = blows
         self.truth: list[CountedMessage] = []
 
-    def _journal(self) -> SharedJournal:
+    def _journal(self, name: str) -> SharedJournal:
         return SharedJournal(LogEnd(self.log), Clock(self.world), LEASE_SECONDS)
 
     def run(self) -> None:
@@ -235,7 +264,7 @@ class Run:
         self._heal()
 
     def _strike(self, server: Server) -> None:
-        blow = self._chance.choice(("pause", "kill", "hurry", "leave", "stall"))
+        blow = self._chance.choice(self.strikes)
         if blow == "pause":
             self.world.pause(server.process)
             self.world.later(self._chance.random() * 2, partial(self.world.resume, server.process))
@@ -258,6 +287,26 @@ class Run:
         for server in self.servers:
             server.is_quiet = True
         self.world.sleep(5.0)
+
+
+class LeaseRun(Run):
+    """Servers whose reads rely on their leases. Their clocks run differently fast, within the bound."""
+
+    server_kind = ReadServer
+    strikes = ("pause", "pause", "kill", "leave", "stall", "stall")
+
+    def _journal(self, name: str) -> SharedJournal:
+        rate = self.rates[name]
+        return SharedJournal(LogEnd(self.log), Clock(self.world, rate), LEASE_SECONDS, reads_by_lease=True)
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Speed of each server's clock."""
+        return {"a": 1.05, "b": 0.96, "c": 1.0}
+
+    def stale(self) -> list[tuple[str, int, int]]:
+        """Reads that did not see what was acknowledged before them."""
+        return [read for read in self.story.reads if read[2] < read[1]]
 
 
 def check(truth: list[CountedMessage], servers: list[Server], story: Story) -> None:

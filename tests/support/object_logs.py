@@ -176,7 +176,7 @@ class ObjectRun(Run):
         self.log = SimulatedStore(self.world, seed, faults)
         self.log.objects[IDENTITY] = b'{"format": 1, "id": "simulated"}'
 
-    def _journal(self) -> SharedJournal:
+    def _journal(self, name: str) -> SharedJournal:
         log = ObjectLog(self.log, "s3://simulated", block=BLOCK, races=False)
         log.part_bytes = 200
         return SharedJournal(log, Clock(self.world), LEASE_SECONDS, KEEP_SECONDS)

@@ -33,6 +33,7 @@ class SlowJournal:
     """`LocalJournal`: `seconds` an append, or, while it is held, until it is let go."""
 
     settles_in_place, is_shared, lease_seconds = False, False, 0.0
+    silence_seconds = 0.0
     void = gaps = 0
     kind, leader, replicas, heard, warehouse, leaders_warehouse = "file", Leader(), (), 0.0, "", ""
 

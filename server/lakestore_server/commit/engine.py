@@ -293,7 +293,7 @@ class CommitLoop:
     def _is_leader_silent(self) -> bool:
         leader = self.journal.leader
         silence = self._clock.monotonic() - leader.heard
-        return not leader.epoch or leader.has_left or silence > self.journal.lease_seconds * LEASE_STRETCH
+        return not leader.epoch or leader.has_left or silence > self.journal.silence_seconds * LEASE_STRETCH
 
     def _claim(self) -> None:
         try:

@@ -238,7 +238,7 @@ class FileJournal:
     """`LocalJournal` in one folder. Its server leads from the start."""
 
     settles_in_place, is_shared, lease_seconds = True, False, 0.0
-    void = gaps = 0
+    silence_seconds, void, gaps = 0.0, 0, 0
     kind, leader, replicas, heard, warehouse, leaders_warehouse = "file", Leader(), (), 0.0, "", ""
 
     def __init__(self, disk: Disk, folder: Path) -> None:

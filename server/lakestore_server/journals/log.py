@@ -97,3 +97,34 @@ class SenderSlot(Generic[S]):
             sender, self.present = self.present, None
         if sender is not None:
             sender.stop()
+
+
+class Rounds:
+    """Runs work for several callers at once: a round that begins after a call serves it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._begun = self._ended = 0
+        self._failure: BaseException | None = None
+        """The error of the round that has ended last."""
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Return at the end of a round that began after this call; raises its error."""
+        with self._changed:
+            wanted = self._begun + 1
+            self._changed.wait_for(lambda: self._begun == self._ended or self._ended >= wanted)
+            if self._ended >= wanted:
+                if self._failure is not None:
+                    raise self._failure
+                return
+            self._begun += 1
+        failure: BaseException | None = None
+        try:
+            work()
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            with self._changed:
+                self._ended, self._failure = self._begun, failure
+                self._changed.notify_all()

@@ -26,6 +26,8 @@ SILENT_SECONDS = 60.0
 """A longer time between two messages counts as much. A lease has several messages."""
 FORERUNNER_SECONDS = 60.0
 """A process that was not heard for this long is over, if a later one has its address."""
+LEASE_SECONDS_MAX = 3600.0
+"""The longest lease that settings allow."""
 REPLICAS_MAX = 64
 """Processes that are known at most; the one that was heard longest ago is forgotten first."""
 ADDRESS_MAX = 300
@@ -35,7 +37,7 @@ _LARGEST = (1 << 63) - 1
 
 def report_of(replica: Replica) -> bytes:
     """The bytes of a report."""
-    about = replica.address, replica.lsn, replica.needs, replica.http, replica.process, replica.warehouse
+    about = replica.address, replica.lsn, replica.needs, replica.http, replica.process, replica.warehouse, replica.lease
     return orjson.dumps(about)
 
 
@@ -79,16 +81,18 @@ class Replicas:
     def _parsed(report: bytes, now: float) -> Replica | None:
         try:
             address, lsn, needs, *more = orjson.loads(report)  # a newer release may say more
-            http, process, warehouse = [*more, "", "", ""][:3]
+            http, process, warehouse, lease = [*more, *("", "", "", None)[len(more) :]][:4]
             for text in (address, http, process, warehouse):
                 if not isinstance(text, str) or len(text) > ADDRESS_MAX or not text.isprintable():
                     return None
             for number, least in ((lsn, COPIES), (needs, 0)):
                 if type(number) is not int or not least <= number <= _LARGEST:
                     return None
+            if lease is not None:
+                lease = min(max(float(lease), 0.0), LEASE_SECONDS_MAX)
         except (ValueError, TypeError):
             return None
-        return Replica(address, lsn, needs, now, http, process, warehouse) if address else None
+        return Replica(address, lsn, needs, now, http, process, warehouse, lease) if address else None
 
     def present(self, besides: str = "") -> list[Replica]:
         """The servers that were heard not long ago, by address, without one of them. Of two processes with one address
@@ -114,6 +118,10 @@ class Replicas:
     def needed(self, position: int, process: str) -> int:
         """The position, or an earlier one that another process needs."""
         return min([position, *(each.replica.needs for each in self._present() if each.replica.process != process)])
+
+    def leases(self) -> list[float | None]:
+        """The lease of each process that was heard not long ago, as `Replica.lease`."""
+        return [each.replica.lease for each in self._present()]
 
     def __str__(self) -> str:
         return (b"[%b]" % b",".join(report_of(each.replica) for each in self._present())).decode()

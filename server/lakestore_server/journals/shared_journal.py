@@ -16,14 +16,14 @@ import logging
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from lakestore.errors import Conflict, Corrupt, Invalid, LakestoreError
 from lakestore_server.host.clock import Clock
-from lakestore_server.journals.log import Log
+from lakestore_server.journals.log import Log, Rounds
 from lakestore_server.journals.replicas import KEEP_SECONDS, REPORT_SECONDS, Replicas, report_of
 from lakestore_server.state.commit_record import (
     BEGINNING,
@@ -57,6 +57,9 @@ ANSWER_SECONDS = 30.0
 LEAVE_SECONDS = 5.0
 """The longest wait of a server that leaves; then its followers wait for the lease."""
 POLL_SECONDS = 0.1
+LEASE_SHARE = 0.9
+"""The part of its lease on which a leader relies for reads. Others wait for the whole lease by their own clocks, so two
+clocks may differ in speed by a tenth."""
 BEATS_PER_LEASE = 4
 """A beat is due after this share of the lease without a message. The server looks a little less often."""
 RECENT_MESSAGES = 2_000
@@ -81,6 +84,8 @@ class _Sent:
     """A message of this server that is not judged yet."""
 
     data: bytes
+    at: float
+    """The time before it was sent."""
     position: int | None = None
     """None until the log has stored it; `SOMEWHERE` if the log did not say where."""
 
@@ -95,10 +100,21 @@ class SharedJournal:
     is_shared = settles_in_place = True
     written = ("", 0)
 
-    def __init__(self, log: Log, clock: Clock, lease_seconds: float, keep_seconds: float = KEEP_SECONDS) -> None:
-        """The log keeps what a server needs that was heard in the last `keep_seconds`."""
+    def __init__(
+        self,
+        log: Log,
+        clock: Clock,
+        lease_seconds: float,
+        keep_seconds: float = KEEP_SECONDS,
+        *,
+        reads_by_lease: bool = False,
+    ) -> None:
+        """The log keeps what a server needs that was heard in the last `keep_seconds`. With `reads_by_lease` a leader
+        confirms without a beat while no other server can have claimed."""
         self._log, self._clock, self.lease_seconds = log, clock, lease_seconds
-        self._replicas, self._confirmations = Replicas(clock, keep_seconds), _Rounds()
+        self._reads_by_lease, self._sure_until = reads_by_lease, float("-inf")
+        """Until this time no other server claims, if this one leads."""
+        self._replicas, self._confirmations = Replicas(clock, keep_seconds), Rounds()
         self.kind = log.kind
         self._identity = ""
         self._judge = Judge()
@@ -151,6 +167,12 @@ class SharedJournal:
     def leader(self) -> Leader:
         """The server that leads, by what was read so far."""
         return replace(self._leader, heard=self._heard)
+
+    @property
+    def silence_seconds(self) -> float:
+        """The silence of a leader after which this server may claim: its own lease, or a longer one on which a server
+        relies for reads."""
+        return max([self.lease_seconds, *(lease or 0.0 for lease in self._replicas.leases())])
 
     @property
     def replicas(self) -> list[Replica]:
@@ -363,6 +385,7 @@ class SharedJournal:
         if self._stored_at is not None:
             self.await_store()  # another leader may have moved the store's oldest checkpoint
         self._is_leading = True
+        self._renew(claim.at)
 
     def _claim(self) -> _Sent:
         """Claim after everything that was sent, as a new writer."""
@@ -396,8 +419,8 @@ class SharedJournal:
             with self._sending:
                 if not self._is_leading or self._failure is not None:
                     return
+                self._is_leading = False  # before others may read it and claim: reads rely on the lease no more
                 self._send(Content(Kind.LEAVE))
-                self._is_leading = False
             with suppress(Deposed, Unknown, LakestoreError):
                 self._judge_all(self._deadline(LEAVE_SECONDS))
             with self._sending:
@@ -409,13 +432,13 @@ class SharedJournal:
         with self._judging:
             with self._sending:
                 self._raise_failure()
-                self._send(Content(Kind.END, meta=mark.encode()))
                 self._is_leading = False
+                self._send(Content(Kind.END, meta=mark.encode()))
             self._judge_all(self._deadline(ANSWER_SECONDS))
             self._raise_failure()
 
     def _stop(self) -> None:
-        self._is_leading = False
+        self._is_leading, self._sure_until = False, float("-inf")
         self._log.stop_sending()
         self._log.stop_reading()
         self._sent.clear()
@@ -476,8 +499,8 @@ class SharedJournal:
             self._log.prepare()
 
     def _own_report(self, address: str, http: str) -> bytes:
-        needs = self._least_needs()
-        about = self._clock.monotonic(), http, self._process, self.warehouse
+        needs, lease = self._least_needs(), self.lease_seconds if self._reads_by_lease else 0.0
+        about = self._clock.monotonic(), http, self._process, self.warehouse, lease
         return report_of(Replica(address, self._given_lsn, needs, *about))
 
     def _least_needs(self) -> int:
@@ -487,7 +510,7 @@ class SharedJournal:
     def hold(self, address: str, place: Place) -> object:
         """Keep the log from a place on for a server that copies this checkpoint, until `release` gets the returned
         object. This server's reports say so, and it reports for the other one."""
-        copy = Replica(address, COPIES, position_of(place), self._clock.monotonic())
+        copy = Replica(address, COPIES, position_of(place), self._clock.monotonic(), lease=0.0)
         key = object()
         with self._sending:
             self._copies[key] = copy
@@ -504,28 +527,45 @@ class SharedJournal:
             del self._copies[key]
 
     def confirm(self) -> None:
-        """Return once a beat counts that was sent after this call; calls that wait together share one. Raises like
-        `durable`."""
-        self._confirmations.run(self._confirm)
+        """Return once this server is known to lead at a moment after the call. Raises like `durable`.
+
+        It leads then if a beat counts that was sent after the call; calls that wait together share one. With
+        `reads_by_lease` it is enough that no other server can have claimed yet.
+        """
+        if not self._is_sure():
+            self._confirmations.run(self._confirm)
+
+    def _is_sure(self) -> bool:
+        """Whether no other server can have claimed before this call."""
+        now = self._clock.monotonic()  # first: a pause after it does no harm, because the call had begun
+        return now < self._sure_until and self._is_leading and self._failure is None
+
+    def _renew(self, sent_at: float) -> None:
+        """Rely on the lease after a message that counts. Others measure it from when they read the message, so not
+        before it was sent. A server of an earlier release may have a shorter lease and know nothing of this one."""
+        if self._reads_by_lease and None not in self._replicas.leases():
+            self._sure_until = max(self._sure_until, sent_at + self.lease_seconds * LEASE_SHARE)
 
     def _confirm(self) -> None:
         with self._sending:
-            if not self._is_leading:
-                raise Deposed("this server leads no more")
-            self._raise_failure()
+            self._check_leads()
             self._send(Content(Kind.BEAT, meta=self._own_report(self._address, self._http)))
             number = self._said.number
         deadline = self._deadline(ANSWER_SECONDS)
         while self._judge.standing.number < number:
             with self._judging:
+                self._check_leads()  # the loop may follow or claim by now, and then it alone judges
                 if self._judge.standing.number < number:
                     self._advance(POLL_SECONDS)
             self._raise_failure()
             deadline.check("the journal did not store a beat in time")
         with self._judging:  # a claim counts at the same number, and another thread may have judged it
-            self._raise_failure()
-            if not self._is_leading:
-                raise Deposed("this server leads no more")
+            self._check_leads()
+
+    def _check_leads(self) -> None:
+        self._raise_failure()
+        if not self._is_leading:
+            raise Deposed("this server leads no more")
 
     def _is_beat_due(self) -> bool:
         """Whether followers heard nothing for a while; once a lease a beat tells new followers the address."""
@@ -624,12 +664,12 @@ class SharedJournal:
 
     def _send(self, content: Content) -> _Sent:
         """Send the messages of a content; returns the last one."""
+        self._sent_at = self._clock.monotonic()
         parts, self._said = messages(self._said, content, self._writer, self._log.part_bytes)
         for data in parts:
-            sent = _Sent(data)
+            sent = _Sent(data, self._sent_at)
             self._sent.append(sent)
             self._unsent.append(sent)
-        self._sent_at = self._clock.monotonic()
         if content.kind is not Kind.RECORD:
             self._beat_at = self._sent_at
         self._push_unsent()
@@ -673,7 +713,8 @@ class SharedJournal:
         while self._sent and (position := self._sent[0].position) is not None:
             self._check_position(position)
             if position == self._judge.standing.position:
-                self._judge_one(position, self._sent.popleft().data)
+                sent = self._sent.popleft()
+                self._judge_one(position, sent.data, sent)
             else:
                 self._read_gap(self._sent[0])
 
@@ -685,10 +726,13 @@ class SharedJournal:
                 " or created again"
             )
 
-    def _judge_one(self, position: int, data: bytes | None) -> None:
+    def _judge_one(self, position: int, data: bytes | None, sent: _Sent | None = None) -> None:
+        """Judge a message; `sent` if it is one of this server."""
         counted = self._judged(position, data)
         if counted is None:
             return
+        if sent is not None:
+            self._renew(sent.at)
         if counted.kind is Kind.RECORD:
             self._untold.append(counted)
         elif counted.kind is Kind.CLAIM and counted.after.writer not in self._writers:
@@ -703,7 +747,7 @@ class SharedJournal:
                 is_end = data == sent.data
                 if is_end:
                     self._sent.popleft()
-                self._judge_one(position, data)
+                self._judge_one(position, data, sent if is_end else None)
                 if is_end:
                     break
             deadline.check("the messages between this server's own cannot be read")
@@ -750,37 +794,6 @@ def _parsed(place: Place) -> tuple[str, Standing, str]:
     identity, _, rest = place.partition("/")
     standing, _, replicas = rest.partition("/")
     return identity if standing else "", Standing.parse(standing) if standing else Standing(), replicas or "[]"
-
-
-class _Rounds:
-    """Runs work for several callers at once: a round that begins after a call serves it. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._begun = self._ended = 0
-        self._failure: BaseException | None = None
-        """The error of the round that has ended last."""
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Return at the end of a round that began after this call; raises its error."""
-        with self._changed:
-            wanted = self._begun + 1
-            self._changed.wait_for(lambda: self._begun == self._ended or self._ended >= wanted)
-            if self._ended >= wanted:
-                if self._failure is not None:
-                    raise self._failure
-                return
-            self._begun += 1
-        failure: BaseException | None = None
-        try:
-            work()
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            with self._changed:
-                self._ended, self._failure = self._begun, failure
-                self._changed.notify_all()
 
 
 def _bytes(part: Plain) -> bytes:

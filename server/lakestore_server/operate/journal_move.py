@@ -124,7 +124,7 @@ class Mover:
         """Wait for a lease, unless the last leader has left; `Conflict` at a message of another server."""
         began = self.clock.monotonic()
         heard = journal.heard
-        while not journal.leader.has_left and self.clock.monotonic() - began <= self.lease_seconds * LEASE_STRETCH:
+        while not journal.leader.has_left and self.clock.monotonic() - began <= journal.silence_seconds * LEASE_STRETCH:
             if list(journal.follow(POLL_SECONDS)) or journal.heard != heard:
                 leader = journal.leader.address or "another server"
                 raise Conflict(f"{leader} leads this journal: stop all servers of the journal first")

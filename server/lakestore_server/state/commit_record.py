@@ -108,6 +108,9 @@ class Replica:
     """The random id of its process; empty in a report by another server, or by an older release."""
     warehouse: str = ""
     """The random id of the mark in its warehouse; empty before it has seen one with an id."""
+    lease: float | None = None
+    """The lease in seconds on which its reads rely while it leads; 0 if they do not. None at an earlier release, which
+    does not say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,10 @@ class Journal(Protocol):
     @property
     def lease_seconds(self) -> float:
         """Followers claim after so long a silence of the leader; the leader beats three times as often."""
+
+    @property
+    def silence_seconds(self) -> float:
+        """The silence after which this server may claim: not shorter than the lease of any server that relies on it."""
 
     @property
     def leader(self) -> Leader:

@@ -121,6 +121,91 @@ def test_a_claim_that_another_thread_judges_confirms_nothing(
     tell(story)
 
 
+def by_lease(log: SharedLog, seconds: float = LEASE_SECONDS, place: Place = BEGINNING, lsn: int = 0) -> SharedJournal:
+    """A journal that has read everything and relies on its lease while it leads."""
+    journal = SharedJournal(LogEnd(log, PART_BYTES), Clock(log.world), seconds, reads_by_lease=True)
+    assert not list(journal.read(lsn, place))
+    return journal
+
+
+def test_a_leader_relies_on_its_lease_from_when_it_sent_and_then_asks(tell: Callable[[Story], SharedLog]) -> None:
+    def story(world: World, log: SharedLog) -> None:
+        journal = by_lease(log)
+        log.stall(0.4)
+        list(journal.lead("here:7340"))
+        assert world.now >= 1_000.4
+        assert journal._is_sure()
+        end = log.end
+        world.sleep(1_000.89 - world.now)
+        journal.confirm()
+        assert log.end == end, "no beat"
+        world.sleep(0.02)
+        assert not journal._is_sure()
+        journal.confirm()
+        assert log.end == end + 1
+        assert journal._is_sure()
+        journal.leave()
+        assert not journal._is_sure()
+
+    tell(story)
+
+
+def test_a_leader_gives_its_lease_up_before_others_can_read_that_it_leaves(
+    tell: Callable[[Story], SharedLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def story(world: World, log: SharedLog) -> None:
+        for ends in (SharedJournal.leave, lambda journal: journal.end("mark")):
+            journal, sure = by_lease(log), list[bool]()
+            list(journal.lead("here:7340"))
+            send = journal._log.send
+
+            def sent(message: bytes, stored: Callable[[int], None]) -> bool:
+                sure.append(journal._is_sure())  # noqa: B023
+                return send(message, stored)  # noqa: B023
+
+            monkeypatch.setattr(journal._log, "send", sent)
+            assert journal._is_sure()
+            ends(journal)
+            assert sure == [False]
+
+    tell(story)
+
+
+def test_a_server_waits_for_the_longest_lease_on_which_another_one_relies(
+    tell: Callable[[Story], SharedLog],
+) -> None:
+    def story(world: World, log: SharedLog) -> None:
+        leader = by_lease(log, 7.0)
+        list(leader.lead("there:7340"))
+        place = leader.roll(1)
+        follower = by_lease(log, 2.0)
+        assert (leader.silence_seconds, follower.silence_seconds) == (7.0, 7.0)
+        follower, _ = following(log)
+        assert follower.silence_seconds == 7.0, "also a server whose reads rely on no lease"
+        leader.trim(place)
+        begins_late = by_lease(log, 2.0, place)
+        assert begins_late.silence_seconds == 7.0, "the place says it"
+
+    tell(story)
+
+
+def test_a_leader_does_not_rely_on_its_lease_beside_an_earlier_release(tell: Callable[[Story], SharedLog]) -> None:
+    def story(world: World, log: SharedLog) -> None:
+        journal = by_lease(log)
+        (report,), _ = messages(Standing(), Content(Kind.REPORT, meta=b'["old:7340",0,0,"old:7341"]'), NOBODY, 100)
+        log.store(report)
+        list(journal.lead("here:7340"))
+        assert not journal._is_sure()
+        journal.confirm()
+        assert not journal._is_sure()
+        (report,), _ = messages(Standing(), Content(Kind.REPORT, meta=b'["old:7340",0,0,"","","",0.0]'), NOBODY, 100)
+        log.store(report)
+        journal.confirm()
+        assert journal._is_sure()
+
+    tell(story)
+
+
 def test_a_deposed_server_gets_what_counted_before_and_then_the_error(tell: Callable[[Story], SharedLog]) -> None:
     def story(world: World, log: SharedLog) -> None:
         journal, _ = leading(log)

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakestore_server.journals.shared_journal import LEASE_SHARE, SharedJournal
 from lakestore_server.state.judge import Content, Kind, Standing, messages
 from tests.support import seeds
-from tests.support.journal_servers import Run
+from tests.support.journal_servers import LeaseRun, Run
 from tests.support.shared_log import Faults
 
 SEEDS = st.integers(0, 2**32).map(str)
@@ -49,6 +50,45 @@ def test_void_claims_and_strangers_depose_nobody(seed: str) -> None:
     run.run()
     assert (run.story.deposed, run.story.unknown, run.story.began) == (0, 0, 1)
     assert {counted.after.writer for counted in run.truth if counted.kind is Kind.CLAIM} & set(range(60)) == set()
+
+
+@settings(max_examples=seeds.examples(15))
+@given(seed=SEEDS)
+def test_reads_by_a_lease_see_what_was_acknowledged_before_them(seed: str) -> None:
+    run = LeaseRun(seed, Faults(delay=0.05), blows=16)
+    run.run()
+    assert run.stale() == []
+
+
+def test_reads_by_a_lease_seldom_need_a_beat() -> None:
+    run = LeaseRun("quiet", blows=0)
+    run.run()
+    assert run.story.sure > 0.9 * len(run.story.reads) > 50
+
+
+def _renewed_at_the_answer(journal: SharedJournal, _: float) -> None:
+    """The bug: the lease counts from when the message was judged, not from when it was sent."""
+    journal._sure_until = journal._clock.monotonic() + journal.lease_seconds * LEASE_SHARE
+
+
+def test_a_lease_that_counts_from_the_answer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SharedJournal, "_renew", _renewed_at_the_answer)
+    for seed in (0, 14, 15, 19, 27, 38):
+        run = LeaseRun(str(seed), Faults(delay=0.05), blows=16)
+        run.run()
+        if run.stale():
+            return
+    raise AssertionError("no read was stale")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_many_reads_by_a_lease() -> None:
+    chance = seeds.seeded()
+    for _ in range(300):
+        run = LeaseRun(str(chance.random()), Faults(unanswered=0.02, delay=0.1), blows=16)
+        run.run()
+        assert run.stale() == []
 
 
 @pytest.mark.long
