@@ -250,13 +250,15 @@ class Service:
         """The port's form of waiting verbs: they yield pauses and hold no thread."""
         self.verbs: Verbs = _verbs(parts)
         self._engine = engine
+        self._is_shared = bool(engine.role)
+        """Whether other servers may lead; looked up once, because each call asks."""
 
     def verb(self, name: str) -> Callable[..., Any]:
         """The verb of an RPC by its name in the proto file. A leader of several servers makes certain that it still
         leads: before it reads, and before it refuses a change, since the refusal tells what it has read."""
         verb = cast("Mapping[str, Callable[..., Any]]", self.verbs)[name]
         method = rpc.METHODS[name]
-        if name in _UNCONFIRMED or not self._engine.role:
+        if name in _UNCONFIRMED or not self._is_shared:
             return verb
         if name == "Write" or (method.streams_out and method.reads):  # a stream of commits is certain of each answer
             return verb
