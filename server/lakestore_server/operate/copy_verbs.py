@@ -31,6 +31,8 @@ GIVEN_SECONDS = 0.005
 """The longest wait for small commits before each piece."""
 BUSY_PERIOD = 1.0
 """Seconds after a commit in which the copy is slow."""
+MADE_UP_SECONDS = 0.1
+"""The most lost time that a copy makes up."""
 
 
 class CopyPace:
@@ -42,14 +44,14 @@ class CopyPace:
         """When the next piece may go, and how long clients are assumed to be writing."""
 
     def wait(self, sent: int, now: float, lsn: int) -> float:
-        """Seconds to wait after a piece of `sent` bytes, with the server's LSN; time that was lost is not made up."""
+        """Seconds to wait after a piece of `sent` bytes, with the server's LSN."""
         if lsn != self._lsn:
             self._lsn, self._busy_until = lsn, now + BUSY_PERIOD
         if not self._rate or now >= self._busy_until:
             self._due = now
             return 0.0
-        self._due = max(self._due + sent / self._rate, now)
-        return self._due - now
+        self._due = max(self._due + sent / self._rate, now - MADE_UP_SECONDS)
+        return max(self._due - now, 0.0)
 
 
 class CopyVerbs:
