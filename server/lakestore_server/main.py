@@ -41,6 +41,7 @@ from lakestore_server.duties.scrub import VerifyAhead
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.duties.warehouse_check import WarehouseCheck
 from lakestore_server.edge import exposure_check, first_start
+from lakestore_server.edge.addresses import joined
 from lakestore_server.edge.console.routes import Console
 from lakestore_server.edge.grpc import GrpcServer
 from lakestore_server.edge.http import HttpServer, app
@@ -136,7 +137,7 @@ def _journal_of(settings: Settings, clock: Clock) -> JournalOf:
     journal = settings.journal
     if journal.kind == "file":
         return FileJournal
-    if not settings.advertise and settings.host in ("0.0.0.0", "::"):  # noqa: S104 (it is compared, not bound)
+    if not settings.advertise and settings.host in ("0.0.0.0", "::", "[::]"):  # noqa: S104 (it is compared, not bound)
         raise Invalid("advertise is not set: give --advertise host:port, at which clients reach this server")
     log, by_lease = log_of(journal), journal.reads == "lease"
     return lambda disk, folder: SharedJournal(log, clock, journal.lease_seconds, reads_by_lease=by_lease)
@@ -439,7 +440,7 @@ class Server:
         try:
             self._grpc = GrpcServer(
                 service=self.service,
-                address=f"{host}:{self.settings.port}",
+                address=joined(host, self.settings.port),
                 admission=admission,
                 clock=self._clock,
                 keys=self._keys,
@@ -450,12 +451,12 @@ class Server:
             raise Unavailable(
                 f"the gRPC port {self.settings.port} cannot be opened: is it in use? --port 0 picks a free one"
             ) from error
-        self.about.update(http=f"{host}:{self._http.port}", grpc=f"{host}:{self._grpc.port}")
+        self.about.update(http=joined(host, self._http.port), grpc=joined(host, self._grpc.port))
         data_folder.name_ports(self._lock, self.about["grpc"], self.about["http"])
         self._grpc.start()
         console.start()
         self.access.address = self.settings.advertise or self.about["grpc"]
-        http = self.settings.http.advertise or f"{self._reached_host()}:{self._http.port}"
+        http = self.settings.http.advertise or joined(self._reached_host(), self._http.port)
         self.engine.loop.reachable_at(self.access.address, http)
         if self._hold_renewal is not None:
             self._hold_renewal.start()

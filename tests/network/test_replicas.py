@@ -67,6 +67,20 @@ def taken(stream: ls.ChangeStream, count: int, *, ack: bool = False) -> list[int
     return found
 
 
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_servers_listen_at_an_address_of_ipv6(host: str, tmp_path: Path) -> None:
+    with Replicas(tmp_path / "a b", 2, host=host) as found:
+        leading = found.leader()
+        assert leading is not None
+        following = 1 - leading
+        assert found.address(leading).startswith("[::1]:")
+        with ls.connect(found.addresses, reads="follower") as lake:
+            lake.create_table("a.t", ROW, primary_key=["id"]).upsert(rows(1))
+            assert ids(lake.table("a.t")) == [1]
+        journal = found.servers[following].engine.loop.journal
+        until(lambda: {each.http for each in journal.replicas} >= {found.http(leading)}, "the leader's HTTP address")
+
+
 ENDS = pytest.mark.parametrize("ends", [Replicas.lose, Replicas.depose])
 
 

@@ -255,7 +255,7 @@ def free(settings: Settings) -> Iterator[Finding]:
 def _listen(host: str, port: int) -> str:
     """The reason for which nobody can listen there; empty if one can."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, address in found:
             with socket.socket(family, kind, protocol) as listener:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -6,6 +6,12 @@ import errno
 import socket
 
 
+def joined(host: str, port: int) -> str:
+    """`host:port`, with brackets around an address of IPv6."""
+    bare = host.strip("[]")
+    return f"[{bare}]:{port}" if ":" in bare else f"{host}:{port}"
+
+
 def is_in_use(host: str, port: int | str) -> bool:
     """Whether another socket listens on the port at an address of the host."""
     if not int(port):

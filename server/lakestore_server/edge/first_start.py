@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from lakestore.errors import Invalid, Unavailable
 from lakestore_server.access.callers import Access
+from lakestore_server.edge.addresses import joined
 from lakestore_server.edge.http import HttpServer, copy_app
 from lakestore_server.edge.peer_channel import PeerChannel
 from lakestore_server.edge.tls import TlsKeys
@@ -57,7 +58,7 @@ def copied(
         disk=disk,
         limits=settings.limits,
         journal=journal,
-        address=settings.advertise or f"{settings.host}:{settings.port}",
+        address=settings.advertise or joined(settings.host, settings.port),
         pieces=channel.copy_checkpoint,
         clock=clock,
         sleep=time.sleep,

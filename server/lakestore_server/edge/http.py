@@ -273,7 +273,7 @@ class HttpServer:
         protocol: Any = partial(GuardedProtocol, limits=limits)
         config = uvicorn.Config(
             own,
-            host=host,
+            host=host.strip("[]"),
             port=port,
             log_level="warning",
             log_config=None,
