@@ -192,20 +192,21 @@ class CommitVerbs:
         view, limits = engine.view, engine.limits
         states = [view.meant(change.table, change.table_uuid) for change in request.changes]
         heads = engine.parts.reserve(parts, request.owner)
+        uploaded: Iterator[bytes] = iter(())
         if parts:
             held.callback(engine.parts.release, parts)
             self._check_rows(sum(head.rows for head in heads.values()))
+            uploaded = held.enter_context(closing(engine.parts.rows(list(heads.values()))))
         for state, change in zip(states, request.changes, strict=True):
             if change.part:
                 engine.parts.check_named(change, state.table.uuid, heads[change.part])
         changes = []
-        with closing(engine.parts.rows(list(heads.values()))) as uploaded:
-            for number, (state, change) in enumerate(zip(states, request.changes, strict=True)):
-                sent, rows = change, None if change.part else message.rows_of(number)
-                if change.part:
-                    sent = heads[change.part].change(next(uploaded))
-                    sent.table = change.table
-                changes.append(change_of(state.versions, sent, spread, limits, claim, rows))
+        for number, (state, change) in enumerate(zip(states, request.changes, strict=True)):
+            sent, rows = change, None if change.part else message.rows_of(number)
+            if change.part:
+                sent = heads[change.part].change(next(uploaded))
+                sent.table = change.table
+            changes.append(change_of(state.versions, sent, spread, limits, claim, rows))
         self._check_rows(sum(change.batch.num_rows for change in changes))
         return tuple(changes)
 

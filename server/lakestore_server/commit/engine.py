@@ -465,7 +465,8 @@ class CommitLoop:
                 ready = request if known else renewed(request, self._next.view, self.limits)
                 if known is None:
                     self._refuse_unindexed(request)
-                    self.parts.check_uncommitted(request.parts)
+                    if request.parts:
+                        self.parts.check_uncommitted(request.parts)
             except LakestoreError as error:
                 refused.add(request.producer)
                 self._in_flight.answer(request.answer, error)
