@@ -20,6 +20,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import BadRequestError, ForbiddenError, NoSuchTableError, RESTError
 from pyiceberg.types import IntegerType
 
+import lakestore as ls
 from lakestore.client.lake import Lake
 from lakestore.limits import Limits
 from lakestore_server.edge.presented_rest import verbs
@@ -28,8 +29,10 @@ from lakestore_server.snapshots.warehouse import Folders
 from tests.support.clickhouse import ClickHouseProcess
 from tests.support.engines import DuckDb, Sums, polars, pyiceberg
 from tests.support.log_tierer import LogTierer
+from tests.support.replicas import Replicas
 from tests.support.rights import token_of, write_auth
 from tests.support.served import Served
+from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 LOCAL = pa.schema([("id", pa.int64())])
@@ -358,3 +361,19 @@ def test_nothing_is_left_of_a_reader_that_is_gone(shop: Shop) -> None:
     left = [each for each in folder.rglob("*") if each.is_file() and "indexes" not in each.parts]
     assert left == []
     assert pyiceberg(shop.catalog)("now", "shop.orders") == shop.sums
+
+
+def test_servers_of_one_journal_remove_their_own_presented_files_alone(tmp_path: Path) -> None:
+    with Replicas(tmp_path, count=2, lease_grace_seconds=0) as replicas:
+        with ls.connect(replicas.addresses) as lake:
+            lake.create_table("shop.orders", SCHEMA, primary_key=["id"]).upsert([{"id": 1, "v": 2}])
+        until(lambda: len({server.engine.view.lsn for server in replicas.servers}) == 1, "the row at both")
+        there = {"type": "rest", "warehouse": "now"}
+        tables = [
+            load_catalog("reader", uri=f"http://{replicas.http(number)}/iceberg", **there).load_table("shop.orders")
+            for number in range(2)
+        ]
+        for server in replicas.servers:
+            server.presented.sweep()
+        for table in tables:
+            assert table.scan(selected_fields=("id", "v")).to_arrow().to_pylist() == [{"id": 1, "v": 2}]

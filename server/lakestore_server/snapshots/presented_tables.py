@@ -42,7 +42,7 @@ from lakestore_server.snapshots.document import EmptyDocument
 from lakestore_server.snapshots.figures import KEPT, NEW, SAME, PresentStatus, SnapshotFigures
 from lakestore_server.snapshots.held_cuts import HeldCut, HeldCuts
 from lakestore_server.snapshots.upkeep import BuilderProcess, SnapshotUpkeep
-from lakestore_server.snapshots.warehouse import Folders
+from lakestore_server.snapshots.warehouse import Folders, machine_of
 from lakestore_server.state.view import TableState, View
 
 T = TypeVar("T")
@@ -230,7 +230,8 @@ class SnapshotTables:
         self._engine, self._leases, self._catalog = engine, leases, catalog
         self._clock, self._presenter = clock, presenter
         limits = engine.limits
-        self._folders = Folders(catalog.warehouse, engine.timeline, engine.former_timeline)
+        history = f"{engine.timeline}-{machine_of(engine.folder)}" if engine.loop.journal.is_shared else engine.timeline
+        self._folders = Folders(catalog.warehouse, history, engine.former_timeline)
         self._answers, self._held = KeptAnswers(limits.present_cache_bytes), HeldCuts(clock, leases)
         self._flights: SingleFlight[_Cut] = SingleFlight()
         self._turn = threading.Lock()

@@ -8,10 +8,13 @@ or `at-<base64url>`.
 from __future__ import annotations
 
 import base64
+import hashlib
 import logging
+import platform
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyarrow.fs import FileInfo, FileSelector, FileType
 
@@ -35,13 +38,19 @@ class Usage:
     bytes: int = 0
 
 
-class Folders:
-    """The presented files of a warehouse. Errors of the storage are `OSError`s."""
+def machine_of(folder: Path) -> str:
+    """The name that a data folder gives its server among the servers of a journal: each removes its own files."""
+    return hashlib.sha256(f"{platform.node()}\0{folder.resolve()}".encode()).hexdigest()[:12]
 
-    def __init__(self, warehouse: str, timeline: str, former: str = "") -> None:
-        """`former` is the timeline from which this server was restored; empty for none."""
+
+class Folders:
+    """The presented files of one server in a warehouse. Errors of the storage are `OSError`s."""
+
+    def __init__(self, warehouse: str, history: str, former: str = "") -> None:
+        """`history` is the name of the server's folder, `former` that of the history from which it was restored; empty
+        for none."""
         place = f"{warehouse.rstrip('/')}/{PRESENTED}"
-        self._root, self._former = f"{place}/{timeline}", f"{place}/{former}" if former else ""
+        self._root, self._former = f"{place}/{history}", f"{place}/{former}" if former else ""
 
     def of(self, table_uuid: str) -> str:
         """The URI of a table's folder."""
@@ -85,7 +94,7 @@ class Folders:
         self._remove(f"{self.of(table_uuid)}/indexes")
 
     def remove_former(self) -> None:
-        """Remove the presented files of the former timeline."""
+        """Remove the presented files of the former history."""
         if self._former:
             self._remove(self._former)
             self._former = ""
