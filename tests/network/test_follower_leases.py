@@ -104,6 +104,8 @@ def _shop(tmp_path: Path) -> Iterator[Shop]:
 
 def test_a_snapshot_that_a_follower_reads_expires_after_the_read(shop: Shop) -> None:
     follower = shop.follower()
+    renewal: Any = follower._hold_renewal
+    renewal.close()  # the read itself asks
     plan = shop.plan(follower)
     assert plan.tables[0].snapshot_id == shop.first
     shop.tier_again()
@@ -143,6 +145,18 @@ def test_a_follower_that_is_behind_reads_a_newer_snapshot(shop: Shop) -> None:
     shop.wait()
     plan = shop.plan(follower)
     assert {plan.tables[0].snapshot_id} == shop.snapshots(shop.leader)
+
+
+def test_a_leader_holds_nothing_that_was_expired_before_it_led(shop: Shop) -> None:
+    shop.tier_again()
+    assert shop.expire() == 200
+    shop.wait()
+    shop.replicas.lose()
+    leader = shop.leader
+    (newer,) = shop.snapshots(leader)
+    holds = [pb.LakeHold(table_uuid=shop.table_uuid, snapshot_id=each) for each in (shop.first, newer)]
+    request = pb.HoldSnapshotsRequest(timeline=leader.engine.timeline, address="b:1", holds=holds, seconds=60)
+    assert list(leader.service.verbs["HoldSnapshots"](request).lost) == [0]
 
 
 def test_without_a_leader_a_follower_answers_from_hot_rows_alone(shop: Shop) -> None:
