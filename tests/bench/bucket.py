@@ -1,7 +1,12 @@
-"""The journal in a bucket: our S3 in memory with 60 ms before each request, so times in round trips count."""
+"""The journal in a bucket: our S3 in memory with 60 ms before each request, so times in round trips count.
+
+The start from an empty disk has no wait before requests; `LAKESTORE_BENCH_BUCKET_GB` is its size, 1 unless set.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,12 +14,17 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+import pyarrow as pa
 
+import lakestore
 from jepsen.system.http_proxy import Trouble, Weather
 from jepsen.system.store import Store
 from lakestore_server.journals.object_log import ObjectLog, create
 from lakestore_server.journals.object_store import store_of
+from tests.bench.growth_log import BATCH_ROWS, ROW_BYTES, batch_of, random_blobs
 from tests.bench.report import Figure
+from tests.support.kafka_servers import KafkaServers
+from tests.support.waiting import until
 
 GROUP = "Journal in a bucket"
 URL = "s3://lakestore/journal"
@@ -22,6 +32,11 @@ ADDED_SECONDS = 0.06
 LONE, SMALL_SECONDS, SMALL_PAUSE = 100, 8.0, 0.005
 LARGE, LARGE_BYTES = 60, 2_000_000
 ROUND_TRIPS = 2.5
+START_URL, CHECKPOINTS = "s3://lakestore/journal-of-start", "s3://lakestore/checkpoints"
+START_GB = float(os.environ.get("LAKESTORE_BENCH_BUCKET_GB", "1"))
+START_SECONDS = 20.0
+PATIENCE = 300.0
+VALUE = pa.schema([("value", pa.binary())])
 
 
 def measure(folder: Path) -> Iterator[Figure]:
@@ -40,6 +55,8 @@ def measure(folder: Path) -> Iterator[Figure]:
         yield _commits(f"commits of 1 KB, one each {SMALL_PAUSE * 1e3:.0f} ms", list(_small(log)), trip)
         yield _large(log)
         log.close()
+        store.proxy.mend()
+        yield _start(folder)
     finally:
         store.close()
 
@@ -82,6 +99,34 @@ def _large(log: ObjectLog) -> Figure:
     rate = LARGE * LARGE_BYTES / 1e6 / _seconds(send)
     what = "messages of 2 MB, several objects on their way"
     return Figure(GROUP, what, f"{rate:,.0f} MB/s", "≥ 100 MB/s", rate >= 100)
+
+
+def _start(folder: Path) -> Figure:
+    """The time from the start of a server on an empty disk to its first answer as a leader."""
+    create(store_of(START_URL), START_URL)
+    batches = [batch_of(blob) for blob in random_blobs()]
+    count = int(START_GB * 1e9) // (BATCH_ROWS * ROW_BYTES)
+    arguments = ["--checkpoints", CHECKPOINTS]
+    with KafkaServers(START_URL, folder / "start", "a", patience=PATIENCE, arguments=arguments) as alone:
+        (server,) = alone.servers
+        alone.the("leader")
+        with lakestore.connect(server.address) as lake, lake.create_table("b.t", VALUE, buckets=4).writer() as writer:
+            for number in range(count):
+                writer.append(batches[number % len(batches)])
+        with lakestore.connect(server.address) as lake:
+            until(lambda: lake.status()["store"]["lsn"] > 0, "a checkpoint in the bucket", PATIENCE)
+            until(lambda: not lake.status()["store"]["behind_seconds"], "the newest one in the bucket", PATIENCE)
+        server.kill()
+        shutil.rmtree(server.data)
+        began = time.perf_counter()
+        alone.start_again(server)
+        alone.the("leader")
+        seconds = time.perf_counter() - began
+        with lakestore.connect(alone.addresses) as lake:
+            if lake.table("b.t").scan().count() != count * BATCH_ROWS:
+                raise AssertionError("rows are missing")
+    what = f"start from an empty disk with {START_GB:g} GB in the bucket"
+    return Figure(GROUP, what, f"{seconds:.1f} s", f"≤ {START_SECONDS:.0f} s", seconds <= START_SECONDS)
 
 
 def _await(log: ObjectLog, stored: list[int] | list[float], count: int) -> None:

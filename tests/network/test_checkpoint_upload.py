@@ -45,24 +45,25 @@ class Shop(ObjectStore):
         super().__init__(MemoryStore(), URL)
         self.trouble: Callable[[int, bool], None] = lambda number, is_done: None
         """Called with the number of a request, before and after it is done; it may raise."""
-        self.requests = 0
+        self.requests, self.doing = 0, ""
+        """Number of requests so far, and the kind and name of the present one."""
         self.put: list[str] = []
 
     def put_new(self, name: str, data: bytes) -> bool:
         self.put.append(name)
-        return bool(self._watched(lambda: super(Shop, self).put_new(name, data)))
+        return bool(self._watched(f"put {name}", lambda: super(Shop, self).put_new(name, data)))
 
     def get(self, name: str) -> bytes | None:
-        answer: bytes | None = self._watched(lambda: super(Shop, self).get(name))
+        answer: bytes | None = self._watched(f"get {name}", lambda: super(Shop, self).get(name))
         return answer
 
     def names(self, folder: str) -> list[str]:
-        answer: list[str] = self._watched(lambda: super(Shop, self).names(folder))
+        answer: list[str] = self._watched(f"names {folder}", lambda: super(Shop, self).names(folder))
         return answer
 
-    def _watched(self, work: Callable[[], Any]) -> Any:
+    def _watched(self, doing: str, work: Callable[[], Any]) -> Any:
         self.requests += 1
-        number = self.requests
+        number, self.doing = self.requests, doing
         self.trouble(number, False)
         answer = work()
         self.trouble(number, True)
@@ -309,6 +310,81 @@ def test_a_leader_that_is_paused_at_each_request_moves_no_pointer(is_done: bool,
     assert is_over or step > 30
 
 
+def test_files_that_another_server_puts_during_a_removal_stay(shelf: Shelf) -> None:
+    other = shelf.started()
+
+    def pause(_: int, is_done: bool) -> None:
+        if shelf.shop.doing == "names files" and not is_done:
+            shelf.shop.trouble = lambda *_: None
+            shelf.write()
+            shelf.run(other)
+
+    shelf.shop.trouble = pause
+    shelf.write()
+    shelf.run()
+    shelf.assert_whole()
+    (newest,) = shelf.store.heads(shelf.journal.timeline(), newest_only=True).heads
+    assert newest.writer == other._writer
+
+
+def test_a_leader_that_claims_again_puts_what_another_server_removed(shelf: Shelf) -> None:
+    (newest,) = shelf.store.heads(shelf.journal.timeline(), newest_only=True).heads
+    assert newest.checkpoint is not None
+    its = replace(newest.checkpoint, manifest=shelf.store.put_manifest([]))
+    assert shelf.store.put_head(replace(newest, number=newest.number + 1, writer="another", checkpoint=its))
+    shelf.store.remove([name for name in shelf.store.objects() if name.startswith("files/")])
+    for _ in range(2):  # the first upload is void
+        shelf.write()
+        shelf.run()
+    assert shelf.upload.figures.lsn == shelf.server.engine.view.lsn
+    shelf.assert_whole()
+
+
+def test_no_head_is_put_without_every_part(shelf: Shelf) -> None:
+    before, seen = shelf.upload.figures.lsn, list[str]()
+    allowed = 0
+
+    def refuse_part(*_: object) -> None:
+        """Refuse the first new part after some."""
+        if shelf.shop.doing.startswith("put files/"):
+            if shelf.shop.doing not in seen:
+                seen.append(shelf.shop.doing)
+            if seen.index(shelf.shop.doing) == allowed:
+                raise StoreError("the store is full")
+
+    shelf.shop.trouble = refuse_part
+    shelf.write()
+    while len(seen) >= allowed:
+        seen.clear()
+        try:
+            shelf.run()
+        except Unavailable:
+            assert shelf.upload.figures.lsn == before
+        shelf.assert_whole()
+        allowed += 1
+    assert allowed > 3
+    assert shelf.upload.figures.lsn == shelf.server.engine.view.lsn
+
+
+def test_a_head_whose_number_was_removed_is_void(shelf: Shelf) -> None:
+    other = shelf.started()
+    late = shelf.store.numbers()[-1] + 1
+
+    def pause(_: int, is_done: bool) -> None:
+        if shelf.shop.doing == f"put {checkpoint_store.head_name(late)}" and not is_done:
+            shelf.shop.trouble = lambda *_: None
+            for _ in range(5):
+                shelf.write()
+                shelf.run(other)
+
+    shelf.shop.trouble = pause
+    shelf.write()
+    shelf.run()
+    assert shelf.upload._head is None
+    assert late not in shelf.store.numbers()
+    shelf.assert_whole()
+
+
 def test_a_server_of_an_earlier_epoch_claims_nothing(shelf: Shelf) -> None:
     (newest,) = shelf.store.heads(shelf.journal.timeline(), newest_only=True).heads
     later = replace(newest, number=newest.number + 1, epoch=newest.epoch + 1_000, writer="another server")
@@ -385,3 +461,14 @@ def test_a_store_that_is_away_is_told_and_the_journal_waits(shelf: Shelf) -> Non
     assert shelf.upload.figures.problem == ""
     assert shelf.upload.figures.behind_seconds(shelf.clock.monotonic()) == 0
     shelf.assert_whole()
+
+
+def test_a_server_that_ends_asks_a_store_that_is_away_once(shelf: Shelf) -> None:
+    def refuse_all(_: int, __: bool) -> None:
+        raise StoreError("the store is away")
+
+    shelf.upload.close()
+    before, shelf.shop.trouble = shelf.shop.requests, refuse_all
+    with pytest.raises(Unavailable):
+        shelf.store.numbers()
+    assert shelf.shop.requests == before + 1

@@ -1,21 +1,26 @@
-"""A server alone, with journal and checkpoints in a bucket, is killed by kill -9 and loses its disk. A server on
-an empty disk answers each acknowledged commit once, whether the journal has it or a checkpoint alone."""
+"""A server alone, with journal, checkpoints and lake in a bucket, is killed by kill -9 and loses its disk. A server on
+an empty disk answers each acknowledged commit once, whether the journal has it, a checkpoint or the lake alone."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import lakestore as ls
 from jepsen.system.http_proxy import Trouble, Weather
-from jepsen.system.store import Store
+from jepsen.system.store import WAREHOUSE, Store
 from lakestore.union.verify import verify
 from tests.network.test_object_journal import JOURNAL, run
 from tests.support.kafka_servers import KafkaServers
+from tests.support.log_tierer import LogTierer
+from tests.support.process import ServerProcess
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
@@ -35,15 +40,28 @@ def store() -> Iterator[Store]:
     made.close()
 
 
+def tiered(server: ServerProcess, lake: ls.Lake) -> None:
+    """Bring the log into the lake, whose files are in the bucket."""
+    port: Any = SimpleNamespace(about={"http": f"{server.host}:{server.http_port}"})
+    s3 = {"s3.endpoint": os.environ["AWS_ENDPOINT_URL"], "s3.region": os.environ["AWS_REGION"]}
+    LogTierer(port, lake.transport, **s3).flush("t.log")
+
+
 @pytest.mark.timeout(300)
 def test_a_server_that_lost_its_disk_starts_from_the_bucket_alone(store: Store, tmp_path: Path) -> None:
     run("init-journal", "--journal", JOURNAL)
-    arguments = ["--checkpoints", CHECKPOINTS]
+    arguments = ["--warehouse", WAREHOUSE, "--checkpoints", CHECKPOINTS]
     with KafkaServers(JOURNAL, tmp_path, "a", arguments=arguments, environment=OFTEN) as alone:
         server, written = alone.the("leader"), 0
         with ls.connect(alone.addresses) as lake:
             table = lake.create_table("t.rows", SCHEMA, primary_key=["id"], buckets=2)
-            log = lake.create_table("t.log", SCHEMA, buckets=1)
+            log = lake.create_table("t.log", SCHEMA, buckets=1, retention={"bytes": 1})
+            log.append([{"id": -1, "v": 0}])
+            tiered(server, lake)
+            until(
+                lambda: [t["log_start"] for t in lake.status()["tables"] if t["name"] == "t.log"] == [[1]],
+                "a row in the lake alone",
+            )
             store.proxy.breaks(Weather(KINDS, 0.02, seed=1))
             while store.kept.objects.keys(FIRST):
                 log.append([{"id": written, "v": written}])
@@ -56,7 +74,7 @@ def test_a_server_that_lost_its_disk_starts_from_the_bucket_alone(store: Store, 
         alone.start_again(server)
         alone.the("leader")
         with ls.connect(alone.addresses) as lake:
-            assert sorted(lake.table("t.log").scan().to_arrow().column("id").to_pylist()) == list(range(written))
+            assert sorted(lake.table("t.log").scan().to_arrow().column("id").to_pylist()) == list(range(-1, written))
             rows = lake.table("t.rows").scan().to_arrow().to_pylist()
             assert {row["id"]: row["v"] for row in rows} == {key % 50: key for key in range(written)}
             lake.table("t.rows").upsert([{"id": 7, "v": -1}])

@@ -148,6 +148,7 @@ class CheckpointUpload:
             every=PAUSE_SECONDS,
             first=1.0,
         )
+        store.is_closing = lambda: self._worker.is_closing
         checkpointer.on_durable(self.offer)
 
     def start(self) -> None:

@@ -146,6 +146,8 @@ class CheckpointStore:
 
     def __init__(self, store: ListingStore, url: str, sleep: Callable[[float], None] = time.sleep) -> None:
         self._store, self.url, self._sleep = store, url, sleep
+        self.is_closing: Callable[[], bool] = lambda: False
+        """Whether the server ends: then no request is repeated."""
 
     def check(self, timeline: str) -> None:
         """`OtherTimeline` if they are checkpoints of another journal; `Invalid` if the store lets two puts of one
@@ -274,6 +276,8 @@ class CheckpointStore:
             try:
                 return call()
             except StoreError as error:
+                if self.is_closing():
+                    raise Unavailable(str(error)) from error
                 log.debug("a request to the checkpoint store is repeated: %s", error)
             self._sleep(pause)
         try:
