@@ -129,7 +129,7 @@ COMMANDS = {
         "doctor",
         "Describe journal, segment, checkpoint and index files, or all of a data folder or a backup.",
     ),
-    "journal": ("journal", "Move the journal of a data folder into a topic of Kafka, or back into files."),
+    "journal": ("journal", "Move the journal of a data folder into a topic of Kafka or a bucket, or back into files."),
     "login": (
         "profiles",
         "Ask for your token, check it with the server, and store both under the name of --profile.",

@@ -377,9 +377,10 @@ def test_a_copy_is_slow_while_commits_come(tmp_path: Path) -> None:
 
 def test_while_commits_come_the_copy_keeps_its_rate() -> None:
     pace = CopyPace(100, 10.0, lsn=5)
-    assert [pace.wait(50, 10.0, 5), pace.wait(50, 10.1, 5)] == [0.0, 0.0]
-    assert [pace.wait(50, 10.1, 6), pace.wait(50, 10.6, 6)] == [pytest.approx(0.5), pytest.approx(0.5)]
-    assert pace.wait(50, 12.0, 6) == 0.0  # nobody has written for a second
+    assert pace.wait(50, 10.0, 5) == pytest.approx(0.5), "clients may write"
+    assert pace.wait(50, 11.0, 5) == 0.0, "nobody has written for a second"
+    assert [pace.wait(50, 11.1, 6), pace.wait(50, 11.6, 6)] == [pytest.approx(0.4), pytest.approx(0.4)]
+    assert pace.wait(50, 13.0, 6) == 0.0
     waits = [pace.wait(10, 30.0, 7) for _ in range(3)]
     assert waits == [0.0, pytest.approx(0.0), pytest.approx(0.1)], "a tenth of a second is made up, no more"
     assert CopyPace(0, 10.0, lsn=5).wait(50, 10.0, 6) == 0.0

@@ -40,7 +40,7 @@ class CopyPace:
 
     def __init__(self, bytes_per_second: int, now: float, lsn: int) -> None:
         self._rate, self._lsn = bytes_per_second, lsn
-        self._due, self._busy_until = now, now
+        self._due, self._busy_until = now, now + BUSY_PERIOD
         """When the next piece may go, and how long clients are assumed to be writing."""
 
     def wait(self, sent: int, now: float, lsn: int) -> float:

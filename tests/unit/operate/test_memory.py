@@ -24,6 +24,7 @@ ELSEWHERE = {
     "present_bytes",
     "disk_free_bytes",
     "scrub_bytes",  # bytes a second
+    "copy_bytes",
     "lake_offsets_disk_bytes",  # on disk, and mapped
     "merge_bytes",
     "key_bytes",  # within a row
