@@ -161,6 +161,8 @@ class InFlight:
             self._changed.wait_for(
                 lambda: not (self._is_handed_over and self._commits) or self._refusal or self._failure
             )
+        self._publish_settled()
+        with self._changed:
             lost, self._refusal = list(self._commits), None
             self._commits.clear()
             self._nbytes = self._large_logs = 0
@@ -178,12 +180,21 @@ class InFlight:
     # Called by the loop, or by the thread for commits that are handed over.
 
     def _settle(self) -> None:
-        began = self._clock.monotonic()
-        self._durable = self._journal.settle(self._durable)
-        seconds = self._clock.monotonic() - began
-        self._totals.seconds += seconds
-        self._totals.sync_seconds.add(seconds)
-        while self._commits and self._commits[0].record.lsn <= self._durable:
+        if not self._is_settled():
+            began = self._clock.monotonic()
+            self._durable = self._journal.settle(self._durable)
+            seconds = self._clock.monotonic() - began
+            self._totals.seconds += seconds
+            self._totals.sync_seconds.add(seconds)
+        self._publish_settled()
+
+    def _is_settled(self) -> bool:
+        """Whether the oldest commit is durable already. The journal may have said so before the loop, which had just
+        appended it, added it here. It says so once."""
+        return bool(self._commits) and self._commits[0].record.lsn <= self._durable
+
+    def _publish_settled(self) -> None:
+        while self._is_settled():
             commit = self._commits[0]
             self._publish(commit)
             with self._changed:
