@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
 
     from jepsen.system.kafka import KafkaProcess
+    from jepsen.system.store import Store
     from lakestore.spark import SparkLake
     from tests.support.side_by_side import FilesSideBySide
 
@@ -120,6 +121,17 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaProcess]:
 
     with KafkaProcess(tmp_path_factory.mktemp("kafka")) as running:
         yield running
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """Our S3 in memory. The environment names it to servers and clients."""
+    from jepsen.system.store import Store
+
+    made = Store()
+    made.tell()
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ class Transaction:
 
     @property
     def is_late(self) -> bool:
-        """Whether it may lie before what its process read earlier."""
+        """Whether a follower answered it, so it may show less than an earlier read of its process."""
         return self.behind is not None
 
     def appended(self) -> dict[Key, list[Any]]:

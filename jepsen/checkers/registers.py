@@ -108,7 +108,7 @@ class Facts:
             self.given[call.value["token"]] = bound.place, call.completed.index, behind
 
     def bound(self, call: Call) -> Bound:
-        """What a read must show. A write is at the leader, and lies behind all that was acknowledged before it."""
+        """The writes that a read must show. A write comes after every write that was acknowledged before it."""
         return self.freshness.bound(call) if call.f in READS else Bound(call.invoked.index)
 
     def asked(self, call: Call) -> Iterable[str]:

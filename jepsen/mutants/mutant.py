@@ -66,7 +66,7 @@ class Mutant:
     reads: str = "leader"
     """Where the clients of several servers read."""
     journal: str = "log"
-    """What several servers share in the simulation: `log` or `bucket`."""
+    """The kind of the simulated journal that several servers share: `log` or `bucket`."""
     tests: tuple[str, ...] = ()
     """Tests of the product that find a bug which no workload reaches, as pytest names them."""
 

@@ -172,7 +172,7 @@ def test_a_read_at_the_leader_shows_everything(name: str) -> None:
 
 
 def _bounds(*reads: tuple[int, str]) -> list[Bound]:
-    """The bounds of reads behind writes of processes 0, 1 and 0, the last of which is unknown."""
+    """The bounds of reads after three writes. Processes 0 and 1 have one acknowledged; one of process 0 is unknown."""
     written = Written().fault(READS, "follower")
     written.call(0, "write").call(1, "write").unknown(0, "write")
     for process, f in reads:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,6 @@ from tests.support.waiting import until
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 CHECKPOINTS = "s3://lakestore/the checkpoints"
 OFTEN = {"LAKESTORE_LIMITS_JOURNAL_CHECKPOINT_BYTES": "40000", "LAKESTORE_CHECKPOINTS_KEEP_SECONDS": "0"}
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    made = Store()
-    made.tell()
-    yield made
-    made.close()
 
 
 def keys(store: Store, folder: str) -> list[str]:

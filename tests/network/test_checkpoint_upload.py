@@ -96,7 +96,7 @@ class Shelf:
         self.store = CheckpointStore(shop, URL, sleep=lambda _: None)
         self._next = 1_000
         self.takers: list[CheckpointUpload] = []
-        """Those that get the later checkpoints."""
+        """The uploads that later checkpoints are offered to."""
         self.upload = self.started()
 
     def started(self) -> CheckpointUpload:
@@ -133,7 +133,7 @@ class Shelf:
         assert self.replicas.first <= position_of(head.checkpoint.place)
 
     def names(self) -> set[str]:
-        """What the heads that are there name."""
+        """The objects that some head in the store names."""
         named = set[str]()
         for head in self.store.heads(self.journal.timeline()).heads:
             if head.checkpoint is not None:

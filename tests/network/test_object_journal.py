@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -35,14 +34,6 @@ JOURNAL = "s3://lakestore/a journal/of ours"
 
 def run(*arguments: str) -> str:
     return CliRunner().invoke(cli, arguments, catch_exceptions=False).output
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    made = Store()
-    made.tell()
-    yield made
-    made.close()
 
 
 def test_parts_in_a_bucket_are_listed_read_in_ranges_and_removed_many_at_once(store: Store) -> None:

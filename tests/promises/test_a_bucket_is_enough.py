@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,14 +29,6 @@ FIRST = f"{JOURNAL.removeprefix('s3://')}/log/{0:020}"
 OFTEN = {"LAKESTORE_LIMITS_JOURNAL_CHECKPOINT_BYTES": "40000", "LAKESTORE_CHECKPOINTS_KEEP_SECONDS": "0"}
 OFTEN |= {"LAKESTORE_RETENTION_CHECK_SECONDS": "0.2", "LAKESTORE_LEASE_GRACE_SECONDS": "0"}
 KINDS = (Trouble.LOSE, Trouble.HIDE, Trouble.RESET, Trouble.REFUSE, Trouble.REPEAT)
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    made = Store()
-    made.tell()
-    yield made
-    made.close()
 
 
 def tiered(server: ServerProcess, lake: ls.Lake) -> None:

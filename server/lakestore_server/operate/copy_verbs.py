@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 
-from lakestore.errors import Exhausted, Invalid
+from lakestore.errors import Exhausted
 from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.duties.checkpoint import Checkpointer, CheckpointFile
 from lakestore_server.host import event_log
 from lakestore_server.journals.shared_journal import SharedJournal
+from lakestore_server.operate.peers import journal_for
 
 log = logging.getLogger("lakestore.copy")
 COPIES_MAX = 2
@@ -63,13 +64,7 @@ class CopyVerbs:
 
     def copy_checkpoint(self, request: pb.CopyCheckpointRequest) -> Iterator[pb.CopyPiece]:
         """A list of files, then their bytes. `Invalid` for a journal in files, `Exhausted` if others copy."""
-        journal = self._engine.loop.journal
-        if not isinstance(journal, SharedJournal):
-            raise Invalid("the journal of this server is in files: no other server can follow it")
-        if not request.address:
-            raise Invalid("the address of the new server is missing")
-        if request.timeline != journal.timeline():  # a folder that moved into the journal has an older timeline
-            self._engine.check_timeline(request.timeline, "the journal of the new server")
+        journal = journal_for(self._engine, request.address, request.timeline, "the new server")
         if not self._room.acquire(blocking=False):
             raise Exhausted(f"{COPIES_MAX} servers copy from this one: ask another one", retry_after=BUSY_SECONDS)
         try:

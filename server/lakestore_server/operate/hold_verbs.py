@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from lakestore.errors import Invalid
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
-from lakestore_server.journals.shared_journal import SharedJournal
+from lakestore_server.operate.peers import journal_for
 from lakestore_server.read.leader_holds import hold_seconds
 from lakestore_server.read.leases import LakeHold, Leases
 from lakestore_server.state.view import View
@@ -31,13 +30,7 @@ class HoldVerbs:
 
     def hold_snapshots(self, request: pb.HoldSnapshotsRequest) -> pb.HoldSnapshotsAnswer:
         """Hold what is there. `NotLeader` at a follower, `Invalid` for a journal in files."""
-        journal = self._engine.loop.journal
-        if not isinstance(journal, SharedJournal):
-            raise Invalid("the journal of this server is in files: no other server follows it")
-        if not request.address:
-            raise Invalid("the address of the follower is missing")
-        if request.timeline != journal.timeline():  # a folder that moved into the journal has an older timeline
-            self._engine.check_timeline(request.timeline, "the journal of the follower")
+        journal_for(self._engine, request.address, request.timeline, "the follower")
         self._engine.loop.refuse_when_following()
         seconds = min(float(request.seconds), self._seconds)
         holds = [of_message(each) for each in request.holds]

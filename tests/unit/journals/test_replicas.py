@@ -144,20 +144,26 @@ def test_a_report_never_counts() -> None:
     assert heard == [said[HEADER.size :]]
 
 
+def led(world: World) -> tuple[SharedLog, SharedJournal, SharedJournal]:
+    """A log with one record, a follower that has read nothing of it, and its leader."""
+    log = SharedLog(world, "replicas")
+    follower, leader = (SharedJournal(LogEnd(log), Clock(world), 0.5) for _ in range(2))
+    assert list(follower.read(0)) == []
+    follower.beat("follower:1")
+    world.sleep(0.1)
+    assert list(leader.read(0)) == []
+    assert list(leader.lead("leader:1")) == []
+    leader.append(1, [b"one"])
+    leader.settle(0)
+    return log, follower, leader
+
+
 def test_a_leader_trims_no_message_that_a_stopped_server_needs() -> None:
     """Also a leader that learned of it in an earlier life, by a part of the log that is gone."""
     world = World("replicas")
 
     def story() -> None:
-        log = SharedLog(world, "replicas")
-        follower, leader = (SharedJournal(LogEnd(log), Clock(world), 0.5) for _ in range(2))
-        assert list(follower.read(0)) == []
-        follower.beat("follower:1")
-        world.sleep(0.1)
-        assert list(leader.read(0)) == []
-        assert list(leader.lead("leader:1")) == []
-        leader.append(1, [b"one"])
-        leader.settle(0)
+        log, follower, leader = led(world)
         place = leader.roll(2)
         leader.trim(place)
         assert log.first == 0, "the follower stopped before it read anything"
@@ -192,15 +198,7 @@ def test_a_leader_that_was_paused_for_hours_trims_no_message_that_others_need() 
     world = World("pause")
 
     def story() -> None:
-        log = SharedLog(world, "pause")
-        follower, leader = (SharedJournal(LogEnd(log), Clock(world), 0.5) for _ in range(2))
-        assert list(follower.read(0)) == []
-        follower.beat("follower:1")
-        world.sleep(0.1)
-        assert list(leader.read(0)) == []
-        assert list(leader.lead("leader:1")) == []
-        leader.append(1, [b"one"])
-        leader.settle(0)
+        log, follower, leader = led(world)
         world.sleep(2 * KEEP_SECONDS)
         place = leader.roll(2)
         leader.trim(place)
