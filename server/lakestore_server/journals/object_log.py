@@ -57,6 +57,8 @@ READS = 16
 LOSSES = 8
 """A sender that loses so many numbers one after the other leaves numbers out, more with each further loss."""
 SKIP_MAX = 64
+GAP_SECONDS = 0.5
+"""The time after which nobody is awaited at the numbers that a sender left out: it puts empty objects there."""
 AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.05, 2.0
 """The first pause before a request is repeated, and the longest one."""
 LOOK_SECONDS, LOOK_SECONDS_MAX = 0.02, 0.25
@@ -366,6 +368,8 @@ class _Flight:
 
     number: int
     waiting: list[_Waiting]
+    left_out: int = 0
+    """Numbers that the sender left out before this one."""
     is_over: bool = False
     """Whether the outcome of the put is known."""
     is_ours: bool = False
@@ -460,6 +464,8 @@ class _Sender:
                 is_ours = self._put(flight)
                 if is_ours is not None:
                     self._land(flight, is_ours=is_ours)
+                if flight.left_out:
+                    self._fill_gap(flight)
         except Exception as error:  # the boundary of the thread: nothing may be acknowledged after it
             self._fail(f"the object store's client failed: {error!r}")
             raise
@@ -495,13 +501,22 @@ class _Sender:
         skipped = 0
         if self._losses >= LOSSES:  # a busy leader takes every number before a message of this server comes there
             skipped = min(1 << (self._losses - LOSSES), SKIP_MAX)
-        flight = _Flight(max(self._next, self._reader.front) + skipped, messages)
+        flight = _Flight(max(self._next, self._reader.front) + skipped, messages, skipped)
         self._next = flight.number + 1
         self._flights.append(flight)
         if self._waiting:
             self._began_at = time.monotonic()
             self._wake()
         return flight
+
+    def _fill_gap(self, flight: _Flight) -> None:
+        """Put empty objects at the numbers that were left out and that nobody has taken, since readers stop there. This
+        sender tries only higher ones, and the leader for which they were left may be gone."""
+        time.sleep(GAP_SECONDS)
+        for number in range(max(flight.number - flight.left_out, self._reader.front), flight.number):
+            if self._is_over or self._unknown is not None:
+                return
+            self._put(_Flight(number, []))
 
     def _put(self, flight: _Flight) -> bool | None:
         """Put an object until it is known whether it is at its number; None if this sender ends before."""

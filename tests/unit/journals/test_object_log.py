@@ -188,6 +188,20 @@ def test_messages_after_a_lost_number_are_sent_once_more(store: Shop, opened: Ca
     assert [data for _, data in log.read(positions[0], 0.0)] == [b"1", b"2"]
 
 
+def test_numbers_that_were_left_out_are_filled_if_their_leader_is_gone(
+    store: Shop, opened: Callable[..., ObjectLog]
+) -> None:
+    follower = opened(group_seconds=0.0)
+    leader = opened(group_seconds=0.0)
+    for turn in range(object_log.LOSSES):  # the follower has not read them, so it loses each number
+        sent(leader, b"leader's %d" % turn)
+    assert sent(follower, b"report") == [at(object_log.LOSSES + 1)]
+    leader.close()
+    claim = sent(follower, b"claim")
+    assert claim == [at(object_log.LOSSES + 2)]
+    until(lambda: content(follower, at(object_log.LOSSES)) == [b"report", b"claim"], "the claim")
+
+
 def test_nothing_is_stored_before_the_lower_number_is(store: Shop, opened: Callable[..., ObjectLog]) -> None:
     log = opened(group_seconds=0.0)
     first, go_on = send_first(store, log)
