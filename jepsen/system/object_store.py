@@ -12,7 +12,7 @@ import hashlib
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.message import Message
 from email.utils import formatdate
@@ -130,17 +130,32 @@ class Objects:
             raise Refused(412, "PreconditionFailed")
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, as it came."""
+
+    method: str
+    target: str
+    """Path and query."""
+    headers: Message
+    body: bytes
+
+
+Guard = Callable[[Call], str | None]
+"""Looks at a request before the store does: raises `Refused`, returns an answer of its own, or None to let it pass."""
+
+
 class ObjectStore:
     """Objects behind a port of this machine. Thread-safe."""
 
-    def __init__(self) -> None:
-        self.objects = Objects()
-        objects = self.objects
+    def __init__(self, objects: Objects | None = None, guard: Guard | None = None) -> None:
+        self.objects = all_objects = objects or Objects()
 
         class Handler(_Handler):
             """Requests of this store."""
 
-            kept = objects
+            kept = all_objects
+            guards = () if guard is None else (guard,)
 
         self._server = HttpServer(("127.0.0.1", 0), Handler)
         self.address = f"127.0.0.1:{self._server.server_address[1]}"
@@ -155,14 +170,20 @@ class ObjectStore:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     kept: Objects
+    guards: tuple[Guard, ...]
 
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        call = Call(self.command, self.path, self.headers, body)
         if self.headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
             body = b"".join(_unchunked(body))
         parts = urlsplit(self.path)
         key, asked = unquote(parts.path)[1:], dict(parse_qsl(parts.query, keep_blank_values=True))
         try:
+            for guard in self.guards:
+                if (answer := guard(call)) is not None:
+                    self._say(200, answer)
+                    return
             self._do(key, asked, body)
         except Refused as no:
             self._say(no.status, f"<Error><Code>{no.code}</Code><Message>{no.code}</Message></Error>")

@@ -22,7 +22,7 @@ from lakestore.release import RELEASE, needs_extra
 from lakestore_server.access.admission import Admission
 from lakestore_server.access.callers import Access
 from lakestore_server.access.finders import Kind
-from lakestore_server.catalog import foreign_history
+from lakestore_server.catalog import foreign_history, store_probe
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.journal_ledger import JournalLedger
 from lakestore_server.catalog.metadata_store import MetadataStore, local_folder, storage_for
@@ -331,6 +331,7 @@ class Server:
             backup.release(settings.data)
             data_folder.tighten(settings.data, local_folder(settings.warehouse_uri))
             store = MetadataStore(storage_for(settings.warehouse_uri))
+            lack = _store_lack(settings.warehouse_uri)
             key = exposure_check.token_key(settings) if settings.auth else b""
             file = Path(settings.auth) if settings.auth else None
             self.access = Access(file, clock, key, settings.limits.access_token_seconds)
@@ -352,6 +353,8 @@ class Server:
             let_go.callback(self.engine.loop.close)
             let_go.callback(ahead.cancel)  # before the engine's files are released, which it reads
             ahead.end()
+            if lack is not None and not self.engine.view.pointers:
+                raise lack  # a lake without tables: the address is wrong, or nothing is lost by waiting
             shutil.rmtree(settings.data / data_folder.OFFSETS, ignore_errors=True)
             let_go.pop_all()
         return store
@@ -504,6 +507,16 @@ class Server:
         self.upkeep.close(checkpoint=checkpoint)
         self.engine.loop.close()
         self._lock.close()
+
+
+def _store_lack(warehouse: str) -> Unavailable | None:
+    """Why the store of the warehouse does not answer; None if it does. `Invalid` if a server cannot use the store."""
+    try:
+        store_probe.check_store(warehouse)
+    except Unavailable as error:
+        log.error("%s: rows are taken, nothing is tiered, and reads of the lake fail until it answers", error)
+        return error
+    return None
 
 
 def _no_op(_: BaseException) -> None: ...

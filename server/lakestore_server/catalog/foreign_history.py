@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from lakestore.errors import Corrupt, NotFound, Unavailable
+from lakestore.errors import Corrupt, Invalid, NotFound, Unavailable
 from lakestore_server.catalog import locations, metadata
 from lakestore_server.catalog.metadata_store import MetadataStore
 from lakestore_server.catalog.our_tables import TIMELINE_PROPERTY
@@ -77,7 +77,7 @@ def missing(store: MetadataStore, pointer: Pointer) -> str:
         store.load(pointer.location)
     except (NotFound, Corrupt) as error:
         return error.message
-    except Unavailable:
+    except (Unavailable, Invalid):  # the storage does not answer, or refuses the server's keys
         return ""
     return ""
 

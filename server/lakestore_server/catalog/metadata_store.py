@@ -20,11 +20,13 @@ from typing import Protocol, TypeVar
 
 import orjson
 
-from lakestore.errors import Corrupt, Invalid, NotFound, Unavailable
+from lakestore.errors import Corrupt, Invalid, LakestoreError, NotFound, Unavailable
 from lakestore.iceberg.cache import RecentValues
 from lakestore.release import needs_extra
 from lakestore_server.catalog import locations, metadata
 from lakestore_server.catalog.schemas import Json
+from lakestore_server.journals import store_errors
+from lakestore_server.journals.store_errors import StoreRefusal
 
 with needs_extra("server", "the server's code"):  # commands such as `lakestore sizing` come here, too
     import obstore
@@ -167,6 +169,7 @@ class ObjectStorage:
 
     def __init__(self, root: str) -> None:
         self._root = locations.plain(root)
+        store_errors.check_environment(self._root)
         try:
             self._store = from_url(self._root, retry_config={"max_retries": 10, "retry_timeout": TRY_SECONDS})
         except (obstore.exceptions.BaseError, ValueError) as error:
@@ -176,18 +179,18 @@ class ObjectStorage:
         return locations.plain(location)[len(self._root) + 1 :]
 
     def read(self, location: str) -> bytes:
-        return _tried(lambda: bytes(obstore.get(self._store, self._key(location)).bytes()))
+        return self._tried(lambda: bytes(obstore.get(self._store, self._key(location)).bytes()))
 
     def write_new(self, location: str, data: bytes) -> None:
         """Create the object. An existing object with these bytes is ours: the answer to an earlier attempt was lost."""
         try:
-            _tried(lambda: obstore.put(self._store, self._key(location), data, mode="create"))
+            self._tried(lambda: obstore.put(self._store, self._key(location), data, mode="create"))
         except FileExistsError:
             if self.read(location) != data:
                 raise
 
     def remove(self, location: str) -> None:
-        _tried(lambda: obstore.delete(self._store, self._key(location)))
+        self._tried(lambda: obstore.delete(self._store, self._key(location)))
 
     def read_first(self, location: str, nbytes: int) -> tuple[bytes, int]:
         """(the first bytes, size) of an object."""
@@ -196,17 +199,17 @@ class ObjectStorage:
             answer = obstore.get(self._store, self._key(location), options={"range": (0, nbytes)})
             return bytes(answer.bytes()), answer.meta["size"]
 
-        return _tried(read)
+        return self._tried(read)
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Name to bytes of the objects in a folder."""
-        found = _tried(lambda: obstore.list_with_delimiter(self._store, prefix=self._key(folder)))
+        found = self._tried(lambda: obstore.list_with_delimiter(self._store, prefix=self._key(folder)))
         return {entry["path"].rsplit("/", 1)[-1]: entry["size"] for entry in found["objects"]}
 
     def remove_all(self, locations: Sequence[str]) -> None:
         """Remove objects. Some of them may be absent."""
         if locations:
-            _tried(lambda: self._remove_all([self._key(location) for location in locations]))
+            self._tried(lambda: self._remove_all([self._key(location) for location in locations]))
 
     def _remove_all(self, keys: list[str]) -> None:
         try:
@@ -217,11 +220,11 @@ class ObjectStorage:
                     obstore.delete(self._store, key)
 
     def names(self, folder: str) -> list[str]:
-        found = _tried(lambda: obstore.list_with_delimiter(self._store, prefix=self._key(folder)))
+        found = self._tried(lambda: obstore.list_with_delimiter(self._store, prefix=self._key(folder)))
         return [entry["path"].rsplit("/", 1)[-1] for entry in found["objects"]]
 
     def remove_below(self, folder: str) -> None:
-        _tried(lambda: self._remove_below(self._key(folder)))
+        self._tried(lambda: self._remove_below(self._key(folder)))
 
     def _remove_below(self, key: str) -> None:
         for found in obstore.list(self._store, prefix=key, chunk_size=1_000):
@@ -230,23 +233,28 @@ class ObjectStorage:
     def sync(self) -> None:
         """Nothing to do: a written object is durable."""
 
-
-def _tried(call: Callable[[], Answer]) -> Answer:
-    """The answer of a repeatable call; OSError if the object store refuses it or does not answer. obstore repeats
-    requests answered by 5xx, but no put-if-absent whose connection broke."""
-    deadline, pause = time.monotonic() + TRIES_SECONDS, PAUSE_SECONDS
-    while True:
-        try:
-            return call()
-        except obstore.exceptions.AlreadyExistsError as error:
-            raise FileExistsError(str(error)) from error
-        except obstore.exceptions.GenericError as error:
-            if time.monotonic() + pause > deadline:
-                raise OSError(f"the object store did not answer: {error}") from error
-        except obstore.exceptions.BaseError as error:
-            raise OSError(str(error)) from error
-        time.sleep(pause)
-        pause *= 2
+    def _tried(self, call: Callable[[], Answer]) -> Answer:
+        """The answer of a repeatable call. `StoreRefusal` if the store refuses it for good, OSError if it does not
+        answer. obstore repeats requests answered by 5xx, but no put-if-absent whose connection broke."""
+        deadline, pause = time.monotonic() + TRIES_SECONDS, PAUSE_SECONDS
+        while True:
+            try:
+                return call()
+            except obstore.exceptions.AlreadyExistsError as error:
+                raise FileExistsError(store_errors.brief(error)) from error
+            except FileNotFoundError as error:
+                if sentence := store_errors.refusal(error, self._root):
+                    raise StoreRefusal(sentence) from error
+                raise
+            except obstore.exceptions.BaseError as error:
+                if sentence := store_errors.refusal(error, self._root):
+                    raise StoreRefusal(sentence) from error
+                if not isinstance(error, obstore.exceptions.GenericError):
+                    raise OSError(store_errors.brief(error)) from error
+                if time.monotonic() + pause > deadline:
+                    raise OSError(f"the object store did not answer: {store_errors.brief(error)}") from error
+            time.sleep(pause)
+            pause *= 2
 
 
 def storage_for(warehouse: str) -> Storage:
@@ -307,7 +315,7 @@ class MetadataStore:
         try:
             self._storage.write_new(location, stored.data)
         except OSError as error:
-            raise Unavailable(f"{location} could not be written: {error}") from error
+            raise _failure(f"{location} could not be written", error) from error
         self._recent.put(location, stored)
         return stored
 
@@ -316,13 +324,13 @@ class MetadataStore:
         try:
             self._storage.write_new(location, data)
         except OSError as error:
-            raise Unavailable(f"{location} could not be written: {error}") from error
+            raise _failure(f"{location} could not be written", error) from error
 
     def names(self, folder: str) -> list[str]:
         try:
             return self._storage.names(folder)
         except OSError as error:
-            raise Unavailable(f"{folder} could not be listed: {error}") from error
+            raise _failure(f"{folder} could not be listed", error) from error
 
     def sync_warehouse(self) -> None:
         """Make files of engines durable; called before a pointer that moves main is journaled."""
@@ -356,4 +364,9 @@ class MetadataStore:
         except FileNotFoundError as error:
             raise NotFound(f"{location} does not exist") from error
         except OSError as error:
-            raise Unavailable(f"{location} could not be read: {error}") from error
+            raise _failure(f"{location} could not be read", error) from error
+
+
+def _failure(what: str, error: OSError) -> LakestoreError:
+    """The error of a call that failed. A client repeats `Unavailable` and not `Invalid`."""
+    return Invalid(f"{what}: {error}") if isinstance(error, StoreRefusal) else Unavailable(f"{what}: {error}")

@@ -19,11 +19,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from lakestore.errors import Conflict, LakestoreError, Unavailable
+from lakestore.errors import Conflict, Invalid, LakestoreError, Unavailable
 from lakestore.java import java_home, java_version
 from lakestore.limits import Limits
 from lakestore.release import RELEASE
 from lakestore_server.access.callers import Access
+from lakestore_server.catalog import store_probe
 from lakestore_server.catalog.metadata_store import Storage, local_folder, storage_for
 from lakestore_server.edge import exposure_check
 from lakestore_server.edge.tls import TlsKeys
@@ -193,6 +194,8 @@ def takes(warehouse: str, storage: Storage | None = None) -> Iterator[Finding]:
     if folder is not None and not folder.exists():
         yield Finding("warehouse", "ok", f"{warehouse}, which the first start makes")
         return
+    if folder is None and storage is None:
+        races_of(store_probe.store_of(warehouse), warehouse)
     store = storage_for(warehouse) if storage is None else storage
     place = f"{warehouse.rstrip('/')}/__doctor-{uuid.uuid4().hex}"
     probe = f"{place}/probe"
@@ -206,10 +209,21 @@ def takes(warehouse: str, storage: Storage | None = None) -> Iterator[Finding]:
         elif "probe" not in store.names(place):
             yield Finding("warehouse", "failed", f"{warehouse} does not list what was put", "take another store")
         else:
-            yield Finding("warehouse", "ok", f"{warehouse} puts once, reads, lists and removes")
+            raced = "" if folder is not None else ", and lets one of eight racing puts win"
+            yield Finding("warehouse", "ok", f"{warehouse} puts once, reads, lists and removes{raced}")
     finally:
         store.remove(probe)
         store.remove_below(place)
+
+
+def races_of(store: object_store.Store, warehouse: str) -> None:
+    """`Invalid` if the store refuses the server, or lets two puts of one name win; `Unavailable` without an answer."""
+    try:
+        store.get(store_probe.NAME)
+    except object_store.StoreError as error:
+        sentence = f"warehouse {error}" if error.is_refusal else f"the store of the warehouse is away: {error}"
+        raise (Invalid if error.is_refusal else Unavailable)(sentence) from error
+    object_store.check_races(store, warehouse, folder=store_probe.RACES, use=store_probe.USE)
 
 
 def bucket_of(about: Journal) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from lakestore.errors import Invalid, Unavailable
 from lakestore.release import needs_extra
+from lakestore_server.journals import store_errors
 
 with needs_extra("server", "a journal in an object store"):
     import obstore
@@ -37,6 +38,9 @@ RACES_MAX = 30
 
 class StoreError(OSError):
     """The store refused a request or did not answer. It may have done what was asked."""
+
+    is_refusal = False
+    """True if the store will refuse the request again: the text says what to mend."""
 
 
 class Store(Protocol):
@@ -104,13 +108,19 @@ class ObjectStore:
         """The answer of a call; None if the object is absent."""
         try:
             return call()
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if store_errors.refusal(error, self.url):
+                raise self._failure(error) from None
             return None
         except (BaseError, OSError) as error:
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> StoreError:
-        return StoreError(f"the object store {self.url} did not answer: {_first_line(error)}")
+        if sentence := store_errors.refusal(error, self.url):
+            made = StoreError(f"{self.url} cannot be used: {sentence}")
+            made.is_refusal = True
+            return made
+        return StoreError(f"the object store {self.url} did not answer: {store_errors.brief(error)}")
 
 
 def store_of(
@@ -123,6 +133,8 @@ def store_of(
         known = ", ".join(f"{each}://" for each in SCHEMES)
         raise Invalid(f"{setting} is {url!r}: name a bucket and a prefix as {known}")
     given = dict(_option(each, options_setting) for each in options)
+    if not given:
+        store_errors.check_environment(url)
     client: dict[str, Any] = {
         "timeout": timedelta(seconds=REQUEST_SECONDS),
         "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
@@ -138,12 +150,8 @@ def store_of(
             retry_config={"max_retries": 0},  # type: ignore[call-overload]
         )
     except (BaseError, ValueError, TypeError) as error:
-        raise Invalid(f"{setting} {url} cannot be used: {_first_line(error)}") from error
+        raise Invalid(f"{setting} {url} cannot be used: {store_errors.brief(error)}") from error
     return ObjectStore(store, url)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _option(text: str, setting: str) -> tuple[str, str]:
@@ -153,8 +161,9 @@ def _option(text: str, setting: str) -> tuple[str, str]:
     return name, value
 
 
-def check_races(store: Store, place: str) -> None:
-    """`Invalid` if the store lets two puts of one name win: then two servers could acknowledge one number."""
+def check_races(store: Store, place: str, *, folder: str = "races", use: str = "a journal or its checkpoints") -> None:
+    """`Invalid` if the store lets two puts of one name win: then two servers could acknowledge one number. `Invalid`
+    too if it refuses puts. Objects lie below `folder` while this runs."""
     run, names, races = secrets.token_hex(8), list[str](), 0
     with ThreadPoolExecutor(RACERS, thread_name_prefix="races") as racers:
         while races < RACES:
@@ -162,28 +171,40 @@ def check_races(store: Store, place: str) -> None:
                 raise Unavailable(
                     f"the object store {place} did not answer often enough: do address, bucket and keys fit?"
                 )
-            names.append(f"races/{run}/{len(names):02}")
-            races += _race(store, place, names[-1], racers)
+            names.append(f"{folder}/{run}/{len(names):02}")
+            try:
+                races += _race(store, f"{place} cannot hold {use}", names[-1], racers)
+            except Invalid:
+                _remove_trial(store, names, place)
+                raise
+    _remove_trial(store, names, place)
+
+
+def _remove_trial(store: Store, names: Sequence[str], place: str) -> None:
     try:
         store.remove(names)
     except StoreError as error:
-        log.warning("objects of a trial stay in %s/races: %s", place, error)
+        log.warning("objects of a trial stay in %s/%s: %s", place, names[0].rpartition("/")[0], error)
 
 
-def _race(store: Store, place: str, name: str, racers: ThreadPoolExecutor) -> bool:
-    """Whether one put of a name won. False if an answer was lost, so nobody knows."""
+def _race(store: Store, verdict: str, name: str, racers: ThreadPoolExecutor) -> bool:
+    """Whether one put of a name won. False if an answer was lost, so nobody knows. `Invalid` with the verdict if more
+    than one won."""
     start = threading.Barrier(RACERS)
 
-    def race(racer: int) -> bool | None:
+    def race(racer: int) -> bool | StoreError:
         start.wait()
         try:
             return store.put_new(name, f"racer {racer}".encode())
         except StoreError as error:
             log.debug("a put of a race has no answer: %s", error)
-            return None
+            return error
 
     answers = list(racers.map(race, range(RACERS)))
-    winners = [racer for racer, is_first in enumerate(answers) if is_first]
+    for answer in answers:
+        if isinstance(answer, StoreError) and answer.is_refusal:
+            raise Invalid(str(answer)) from answer
+    winners = [racer for racer, is_first in enumerate(answers) if is_first is True]
     try:
         winner = store.get(name)
     except StoreError as error:
@@ -191,7 +212,7 @@ def _race(store: Store, place: str, name: str, racers: ThreadPoolExecutor) -> bo
         winner = None
     if len(winners) > 1 or (winners and winner not in (None, f"racer {winners[0]}".encode())):
         raise Invalid(
-            f"{place} cannot hold a journal or its checkpoints: of {RACERS} puts of one new object, each with"
-            f" `If-None-Match: *`, {max(len(winners), 2)} won; take a store in which one wins"
+            f"{verdict}: of {RACERS} puts of one new object, each with `If-None-Match: *`, {max(len(winners), 2)} won;"
+            " take a store in which one wins"
         )
     return bool(winners) and winner is not None
