@@ -90,7 +90,7 @@ lock: develop  ## write the lock files anew from pyproject.toml, with the pins t
 	$(COMPILE) $(RUNNING:%=--extra %) -o requirements.lock
 	$(COMPILE) --all-extras -c requirements.lock -o requirements-dev.lock
 
-RUNNING := server spark kafka otel duckdb java checkout
+RUNNING := server spark kafka catalogs otel duckdb java checkout
 COMPILE := $(VENV)/bin/uv pip compile -q pyproject.toml --generate-hashes --no-emit-index-url --no-header --no-annotate
 
 # uv asks the public index; if that fails, pip installs the same pins. pyspark is built from source: jars stored in its wheel save 16 s.

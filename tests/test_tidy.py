@@ -91,7 +91,7 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
     "grpc": ("lakestore/wire/rpc.py", "lakestore/v1/", "server/lakestore_server/edge/rpc_port.py"),
     "grpc_health": ("server/lakestore_server/edge/grpc.py",),
     "grpc_reflection": ("server/lakestore_server/edge/grpc.py",),
-    "pyiceberg": (),
+    "pyiceberg": ("server/lakestore_server/catalog/outside_catalog.py",),
     "pyspark": ("tiering/", "spark_reader/"),
     "py4j": ("tiering/", "spark_reader/"),
     "duckdb": ("lakestore/union/sql.py", "lakestore/kafka/bridge/expressions.py"),

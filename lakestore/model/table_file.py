@@ -259,6 +259,8 @@ def _check_fixed(reached: Table, wanted: WantedTable) -> None:
     there: dict[str, Any] = {name: getattr(reached, name) for name in said}
     for name in set(wanted.options.get("lake", {})) - set(LAKE_SETTABLE):
         said[f"lake.{name}"], there[f"lake.{name}"] = getattr(lake, name), getattr(reached.lake, name)
+    if "lake.catalog" in said:
+        there["lake.catalog"] = there["lake.catalog"] or columns.OWN_CATALOG
     for name, value in said.items():
         plain = tuple(value) if isinstance(value, list) else value
         if plain != there[name]:

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from lakestore.errors import Invalid, Unavailable
+from lakestore.model.columns import CATALOG_NAME, OWN_CATALOG
 from lakestore.release import RELEASE, needs_extra
 from lakestore_server.access.admission import Admission
 from lakestore_server.access.callers import Access
@@ -26,6 +27,8 @@ from lakestore_server.catalog import foreign_history, store_probe
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.journal_ledger import JournalLedger
 from lakestore_server.catalog.metadata_store import MetadataStore, local_folder, storage_for
+from lakestore_server.catalog.outside_catalog import OutsideSettings, resolved
+from lakestore_server.catalog.outside_tables import OutsideCatalogs
 from lakestore_server.catalog.shared_parts import shared_parts
 from lakestore_server.catalog.warehouse_mark import WarehouseMark
 from lakestore_server.changes.subscriptions import Subscriptions
@@ -36,6 +39,7 @@ from lakestore_server.duties.dropped_tables import DroppedTables
 from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.hold_renewal import HoldRenewal
 from lakestore_server.duties.journal_check import JournalCheck
+from lakestore_server.duties.outside_check import OutsideCheck
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.scrub import VerifyAhead
 from lakestore_server.duties.upkeep import Upkeep
@@ -65,6 +69,7 @@ from lakestore_server.operate.metric_sources import Sources
 from lakestore_server.read.leader_holds import LeaderHolds, hold_seconds
 from lakestore_server.read.leases import Leases
 from lakestore_server.service import Service
+from lakestore_server.settings import Catalog as CatalogSettings
 from lakestore_server.settings import Journal as JournalSettings
 from lakestore_server.settings import Settings
 from lakestore_server.snapshots.messages import Room
@@ -141,6 +146,21 @@ def _journal_of(settings: Settings, clock: Clock) -> JournalOf:
         raise Invalid("advertise is not set: give --advertise host:port, at which clients reach this server")
     log, by_lease = log_of(journal), journal.reads == "lease"
     return lambda disk, folder: SharedJournal(log, clock, journal.lease_seconds, reads_by_lease=by_lease)
+
+
+def _outside_catalogs(settings: CatalogSettings, clock: Clock) -> OutsideCatalogs:
+    """The outside catalogs that the settings name."""
+    if settings.kind == "own":
+        return OutsideCatalogs((), clock)
+    if not CATALOG_NAME.fullmatch(settings.name) or settings.name == OWN_CATALOG:
+        raise Invalid(f"catalog.name must be letters, digits, - and _, and not {OWN_CATALOG}: {settings.name!r} is not")
+    pairs = [option.partition("=") for option in settings.options]
+    if any(not equals for _, equals, _ in pairs):
+        raise Invalid("catalog.options are a list of name=value")
+    options = {name.strip(): value for name, _, value in pairs}
+    about = OutsideSettings(settings.name, settings.kind, settings.uri, options)
+    resolved(about)  # a variable or file that is missing is said at the start
+    return OutsideCatalogs([about], clock, default=settings.name)
 
 
 def _checkpoint_store(settings: Settings) -> CheckpointStore | None:
@@ -248,6 +268,10 @@ class KnownTables:
 class Server:
     """Everything behind the ports. `close` is idempotent."""
 
+    _grpc: GrpcServer | None = None
+    _http: HttpServer | None = None
+    _console: Console | None = None
+
     def __init__(
         self,
         settings: Settings,
@@ -264,7 +288,7 @@ class Server:
         self._keys = exposure_check.keys(settings.tls)
         self._clock = clock = clock or RealClock()
         journal_of = journal_of or _journal_of(settings, clock)
-        checkpoints = _checkpoint_store(settings)
+        checkpoints, outside = _checkpoint_store(settings), _outside_catalogs(settings.catalog, clock)
         self._lock = data_folder.lock_folder(settings.data)
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": ""}
         self.about |= {"scheme": "https" if self._keys else "http", "sandbox": str(sandbox.support())}
@@ -276,7 +300,7 @@ class Server:
         ledger = JournalLedger(self.engine, leases, store)
         self._hold_renewal = self._secured(leases, clock)
         self._warehouse_check = self._checked_warehouse(ledger)
-        self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline)
+        self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline, outside=outside)
         self._look_at_lake(store)
         idle_seconds, rebalance_seconds = settings.subscription_idle_seconds, settings.rebalance_seconds
         self._subscriptions = subscriptions = Subscriptions(self.engine, clock, idle_seconds, rebalance_seconds)
@@ -295,6 +319,7 @@ class Server:
         self.presented = SnapshotTables(self.engine, leases, self.catalog, clock, presenter)
         calls = Calls(clock, settings.slow_seconds)
         self.dropped = DroppedTables(self.engine, leases, self.catalog, check_seconds, wake_checkpoint)
+        self._outside_check = OutsideCheck(self.engine, self.catalog, settings.catalog.check_seconds)
         self._journal_check = JournalCheck.of(self.engine, self.upkeep.checkpoint)
         self.service = Service(
             engine=self.engine,
@@ -315,9 +340,6 @@ class Server:
         self.sources = Sources(
             self.engine, self.upkeep, calls, leases, self.catalog, self.presented, self.service.status
         )
-        self._grpc: GrpcServer | None = None
-        self._http: HttpServer | None = None
-        self._console: Console | None = None
 
     def _opened(self, disk: Disk, journal_of: JournalOf, checkpoints: CheckpointStore | None) -> MetadataStore:
         """The lake's metadata store, once rights are read and the engine has recovered. On an error the folder is
@@ -484,6 +506,8 @@ class Server:
             self._warehouse_check.close()
         if self._hold_renewal is not None:
             self._hold_renewal.close()
+        self._outside_check.close()
+        self.catalog.outside.catalogs.close()
         self.dropped.close()
         self.expiry.close()
         self.retention.close()

@@ -75,6 +75,26 @@ class Journal:
 
 
 @dataclass(frozen=True, slots=True)
+class Catalog:
+    """The Iceberg catalog in which new lake tables live."""
+
+    kind: str = option("own", choices=("own", "rest", "sql", "hive", "glue"))
+    """`own`: the server's own. `rest`: another REST catalog. `sql`: a catalog in a database, as PyIceberg and Iceberg's
+    JDBC catalog use it. `hive`, `glue`: by the same code, not tried."""
+    name: str = option("outside")
+    """Name of this catalog in `lake={"catalog": NAME}` of a table. Every table keeps it, so it must not change.
+    `lake={"catalog": "own"}` names the server's own catalog."""
+    uri: str = option("", secret=True)
+    """Address: `https://host/path`, `postgresql://user@host/database` or `thrift://host:port`. `${NAME}` in it is a
+    variable of the environment."""
+    options: tuple[str, ...] = option((), secret=True)
+    """Properties of PyIceberg's catalog, each as `name=value`: `warehouse=prod`, `credential=${SECRET}` or
+    `token=file:/run/secrets/token`."""
+    check_seconds: float = option(30.0, low=0.1, high=DAY_SECONDS)
+    """Time between two looks for commits that others made at the outside catalog."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Every setting of a server. Paths are relative to the working folder."""
 
@@ -97,6 +117,8 @@ class Settings:
     """Catalog, metrics and console."""
     journal: Journal = section(Journal)
     """The log of commits."""
+    catalog: Catalog = section(Catalog)
+    """Where new lake tables live."""
     checkpoints: str = option("", flag=True)
     """Bucket and prefix for checkpoints and their files, as `s3://bucket/prefix`, with a journal in Kafka or a bucket.
     A server on an empty disk then starts from there and from the journal. Keys and endpoint come from the environment,

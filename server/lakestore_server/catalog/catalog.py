@@ -9,7 +9,8 @@ import logging
 import time
 import uuid as uuids
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from lakestore.errors import Conflict, Corrupt, Invalid, LakestoreError, NotFound
@@ -20,7 +21,9 @@ from lakestore_server.catalog.contents import Contents, Name
 from lakestore_server.catalog.errors import AlreadyExists, Forbidden, NamespaceNotEmpty
 from lakestore_server.catalog.ledger import Ledger
 from lakestore_server.catalog.metadata_store import MetadataStore, StoredMetadata
+from lakestore_server.catalog.outside_tables import OutsideCatalogs, OutsideTables, is_outside
 from lakestore_server.catalog.schemas import Json
+from lakestore_server.host.clock import RealClock
 from lakestore_server.state import catalog_change
 from lakestore_server.state.catalog_change import (
     DROPPED,
@@ -83,12 +86,24 @@ class Catalog:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         new_uuid: Callable[[], str] = lambda: str(uuids.uuid4()),
         timeline: str = "",
+        outside: OutsideCatalogs | None = None,
     ) -> None:
         self.warehouse = warehouse_uri.rstrip("/")
         self.ledger, self._store = ledger, store
         self._now_ms, self._new_uuid, self._timeline = now_ms, new_uuid, timeline
         self._contents = Contents(ledger, store, self.warehouse, now_ms)
-        self._commits = Commits(ledger, store, self._contents, now_ms=now_ms, new_uuid=new_uuid, timeline=timeline)
+        self.outside = OutsideTables(
+            outside or OutsideCatalogs((), RealClock()), ledger, store, self._contents, timeline
+        )
+        self._commits = Commits(
+            ledger,
+            store,
+            self._contents,
+            now_ms=now_ms,
+            new_uuid=new_uuid,
+            timeline=timeline,
+            outside=self.outside,
+        )
         self.commits = 0
         """Commits since the start."""
         self.refusals: Counter[str] = Counter()
@@ -163,8 +178,45 @@ class Catalog:
     def create_own(self, table: Table) -> SetPointer:
         """Write the first metadata of one of our tables, durably; returns the step to journal with the table."""
         doc = our_tables.first_metadata(table, self.warehouse, self._now_ms())
+        if is_outside(table):
+            doc = {**doc, "properties": our_tables.stored_properties(doc["properties"], self._timeline)}
         stored = self._commits.saved(doc, None)
         return SetPointer(table.namespace, table.short_name, None, Pointer(stored.location, table.uuid))
+
+    @contextmanager
+    def creating(self, table: Table) -> Iterator[SetPointer]:
+        """`create_own`, and the entry in the table's outside catalog. The block journals the table."""
+        step = self.create_own(table)
+        if not is_outside(table):
+            yield step
+            return
+        with self.outside.creating(table, step.pointer.location):
+            yield step
+
+    def renaming(self, table: Table, new_name: str) -> AbstractContextManager[None]:
+        """Rename a table in its outside catalog, if it lives in one. The block journals the rename."""
+        return self.outside.renaming(table, new_name) if is_outside(table) else nullcontext()
+
+    def dropping(self, table: Table) -> AbstractContextManager[None]:
+        """Drop a table in its outside catalog, if it lives in one. The block journals the drop."""
+        if not is_outside(table):
+            return nullcontext()
+        return self.outside.dropping(table, self._contents.pointer(Name(table.namespace, table.short_name)).location)
+
+    def undropping(self, table: Table) -> AbstractContextManager[None]:
+        """Register a dropped table in its outside catalog, if it lived in one. The block journals its return."""
+        pointer = self.ledger.pointers(DROPPED).get(table.uuid)
+        return self.outside.undropping(table, pointer.location) if is_outside(table) and pointer else nullcontext()
+
+    def look_outside(self, table: Table) -> None:
+        """Adopt what others committed to a table at its outside catalog."""
+        self._commits.look_outside(table)
+
+    def tier_problem(self, table_uuid: str) -> TierProblem | None:
+        """Why a table is not tiered: by its outside catalog, or else by the tierer's report."""
+        problem = self.outside.problems.get(table_uuid)
+        reported = self.tier_problems.get(table_uuid)
+        return TierProblem(problem, max(1, reported.failures if reported else 0)) if problem else reported
 
     def write_truncated(self, table: Table) -> TruncatedSnapshot:
         """Write metadata of one of our tables without rows, durably."""
@@ -268,9 +320,11 @@ class Catalog:
             return
         locations.check_name(target.table)
         pointer = self._contents.pointer(source)
-        if self.ledger.own_table(source.namespace, source.table) is not None:
+        own = self.ledger.own_table(source.namespace, source.table)
+        if own is not None:
             self._contents.check_absent(target)
-            self.ledger.rename_own(str(source), str(target), key)
+            with self.renaming(own, str(target)):
+                self.ledger.rename_own(str(source), str(target), key)
             return
         self._contents.check_absent(target)
         held = SetPointer(source.namespace, source.table, pointer.location, pointer)

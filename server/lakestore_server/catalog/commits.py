@@ -20,6 +20,7 @@ from lakestore_server.catalog.contents import Contents, Name
 from lakestore_server.catalog.errors import Forbidden, NoSuchTable
 from lakestore_server.catalog.ledger import Ledger
 from lakestore_server.catalog.metadata_store import MetadataStore, StoredMetadata
+from lakestore_server.catalog.outside_tables import OutsideTables, is_outside
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.state.catalog_change import CatalogChange, CatalogStep, Pointer, SetPointer
 
@@ -241,8 +242,9 @@ class Commits:
         now_ms: Callable[[], int],
         new_uuid: Callable[[], str],
         timeline: str,
+        outside: OutsideTables,
     ) -> None:
-        self._ledger, self._store, self._contents = ledger, store, contents
+        self._ledger, self._store, self._contents, self._outside = ledger, store, contents, outside
         self._now_ms, self._new_uuid, self._timeline = now_ms, new_uuid, timeline
         self._old = OldMetadata(ledger, store)
         self.ahead: Mapping[str, str] = {}
@@ -251,6 +253,12 @@ class Commits:
     def attempts(self, changes: Sequence[TableChange], key: str, *, trusted: bool) -> list[StoredMetadata]:
         """Commit to one or more tables, all or nothing; returns their new metadata. The gate accepts `trusted`
         changes."""
+        tables = [self._own_table(change) for change in changes]
+        if any(map(is_outside, tables)):
+            if len(changes) > 1:
+                raise Forbidden("a commit over several tables cannot take in one that lives in an outside catalog")
+            assert tables[0] is not None
+            return [self._sent(changes[0], tables[0], trusted=trusted)]
         for _ in range(COMMIT_ATTEMPTS_MAX):
             plans: list[_Plan] = []
             try:
@@ -263,6 +271,36 @@ class Commits:
             except Conflict:
                 continue
         raise Conflict(f"{changes[0].name} changes faster than this commit can follow: try again")
+
+    def _own_table(self, change: TableChange) -> Table | None:
+        name, _ = self._contents.resolved(change.name)
+        return self._ledger.own_table(name.namespace, name.table)
+
+    def _sent(self, change: TableChange, table: Table, *, trusted: bool) -> StoredMetadata:
+        """Commit to a table in an outside catalog: judged here, made there, then journaled."""
+        name, version = self._contents.resolved(change.name)
+        with self._outside.turn(table) as catalog:
+            for _ in range(COMMIT_ATTEMPTS_MAX):
+                base = self._outside.synced(catalog, table, lambda: self._knowledge(table))
+                if _is_applied(base.doc, change.updates):
+                    return base
+                check_requirements(change.requirements, self._contents.seen_as(base, version).doc)
+                doc, _ = self._changed(change, version, base, table, trusted=trusted)
+                if doc is base.doc:
+                    return base
+                doc = {**doc, "properties": our_tables.stored_properties(doc["properties"], self._timeline)}
+                try:
+                    stored = self._outside.send(catalog, table, base, doc, self._knowledge(table))
+                except Conflict:
+                    continue
+                self._old.discard(_obsolete(base, stored.doc))
+                self._old.look_once(stored)
+                return stored
+        raise Conflict(f"{name} changes faster at its catalog than this commit can follow: try again")
+
+    def look_outside(self, table: Table) -> None:
+        """Adopt what others committed to a table at its outside catalog."""
+        self._outside.look(table, lambda: self._knowledge(table))
 
     def create(self, name: Name, doc: Json, key: str) -> StoredMetadata:
         """Create a table with its first metadata; `Conflict` if another creation came first."""
@@ -307,6 +345,17 @@ class Commits:
             return _Plan(base)
         check_requirements(change.requirements, self._contents.seen_as(base, version).doc)
         table = self._ledger.own_table(name.namespace, name.table)
+        doc, verdict = self._changed(change, version, base, table, trusted=trusted)
+        if doc is base.doc:
+            return _Plan(base)
+        if table is None:
+            self._contents.check_free(name, base.doc, doc)
+        return self._written(name, base, doc, verdict)
+
+    def _changed(
+        self, change: TableChange, version: Table | None, base: StoredMetadata, table: Table | None, *, trusted: bool
+    ) -> tuple[Json, gate.Verdict | None]:
+        """The document after a change, and the gate's verdict on it. The same document if nothing changes."""
         known = self._knowledge(table) if table is not None and not trusted else None
         if table is not None and known is not None and table.uuid in self.ahead:
             raise Forbidden(self.ahead[table.uuid])
@@ -314,16 +363,12 @@ class Commits:
         now = self._now_ms()
         doc = metadata_updates.updated(base.doc, updates, now_ms=now, base_location=base.location)
         if doc is base.doc:
-            return _Plan(base)
+            return doc, None
         landed = gate.staged_for(base.doc, doc, known) if known else None
         if landed:
             updates = [*updates, {"action": "remove-snapshots", "snapshot-ids": sorted(landed)}]
             doc = metadata_updates.updated(base.doc, updates, now_ms=now, base_location=base.location)
-        if table is not None and known is not None:
-            return self._written(name, base, doc, gate.judge(table, base.doc, doc, known))
-        if table is None:
-            self._contents.check_free(name, base.doc, doc)
-        return self._written(name, base, doc)
+        return doc, gate.judge(table, base.doc, doc, known) if table is not None and known is not None else None
 
     def _planned_create(self, change: TableChange) -> _Plan:
         locations.check_name(change.name.table)

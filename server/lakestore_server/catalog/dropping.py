@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
-from lakestore.errors import Conflict, LakestoreError, NotFound, Unavailable
+from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, Unavailable
 from lakestore.model import times
 from lakestore.model.outside_values import shown_name
 from lakestore.model.table import Table
@@ -19,6 +20,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.catalog import catalog, tables
 from lakestore_server.catalog.catalog import Catalog, move_pointer
 from lakestore_server.catalog.commits import TruncatedSnapshot
+from lakestore_server.catalog.outside_tables import is_outside
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.read.leases import Leases
@@ -69,6 +71,11 @@ class Truncations:
         problem = self._engine.lake_ahead.get(held.table.uuid)
         if problem:
             raise Unavailable(f"table {held.table.name} cannot be truncated until its lake is repaired: {problem}")
+        if is_outside(held.table):
+            raise Invalid(
+                f"table {held.table.name} lives in catalog {held.table.lake.catalog}, and such a table cannot be"
+                f" truncated: use `lakestore delete {held.table.name} --where …`, or drop and create it"
+            )
 
     def _commit(
         self, request: pb.TruncateTableRequest, held: TableState, made: TruncatedSnapshot
@@ -128,7 +135,11 @@ class Droppings:
             move_pointer(view, record, (table.namespace, table.short_name), (DROPPED, table.uuid))
             return table.uuid, until_us
 
-        done = self._engine.operate(plan)
+        view = self._engine.view
+        is_dropped = request.purge and _is_dropped(view, request)
+        held = None if is_dropped else view.meant(request.table, request.table_uuid).table
+        with self._catalog.dropping(held) if held else nullcontext():
+            done = self._engine.operate(plan)
         uuid, until_us = done.result
         if not until_us:
             self._wake_purge()
@@ -157,7 +168,9 @@ class Droppings:
             self._note_lake(uuid, problem)
             return made
 
-        return pb.TableInfo(definition=self._engine.operate(plan).result.to_json())
+        back = replace(asked.table, name=request.new_name or asked.table.name)
+        with self._catalog.undropping(back):
+            return pb.TableInfo(definition=self._engine.operate(plan).result.to_json())
 
     def _note_lake(self, uuid: str, problem: str) -> None:
         """Note a lake that is gone or continued under another timeline, before anybody reads or tiers the table. Runs

@@ -53,6 +53,9 @@ class Knowledge:
     live_rows_at: Callable[[tuple[int, ...]], int | None]
     """Number of live rows at a tier point; None unless it is a commit end."""
     versions: Mapping[int, Table]
+    is_settled: bool = False
+    """Whether the commits are made already, in an outside catalog. Then no epoch fences them, and properties and tags
+    are as they are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +101,9 @@ def judge(table: Table, old: Json, new: Json, known: Knowledge) -> Verdict:
     _check_fixed(table, old, new)
     _check_layout(table, old, new, known)
     _check_version(table, old, new, tiers, known)
-    _check_properties(table, old, new, tiered, known)
-    _check_refs(table, old, new, tiered)
+    if not known.is_settled:
+        _check_properties(table, old, new, tiered, known)
+        _check_refs(table, old, new, tiered)
     forget = _check_expiry(table, old, new, known)
     gone = set(forget)
     return Verdict(
@@ -204,7 +208,7 @@ def _tier_record(table: Table, snapshot: Json, current: TierRecord | None, known
     except (KeyError, ValueError) as error:
         wanted = f"{EPOCH}, {LSN} and {SCHEMA_ID}"
         raise Forbidden(f"the tier commit to {table.name} has no readable {wanted} in its summary") from error
-    if epoch != known.epoch:
+    if epoch != known.epoch and not known.is_settled:
         raise Fenced(f"the tierer of epoch {epoch} was replaced by epoch {known.epoch}: stop it")
     # Two tierers, or one that was paused, start from the same point: the second finds main moved.
     start, point = _numbers(table, summary, TIER_FROM), _numbers(table, summary, TIER_POINT)
@@ -222,7 +226,7 @@ def _tier_record(table: Table, snapshot: Json, current: TierRecord | None, known
         )
     if schema_id not in known.versions or (current is not None and schema_id < current.schema_id):
         raise Forbidden(f"a tier commit to {table.name} is of version {schema_id} of its schema, which is not known")
-    return TierRecord(snapshot["snapshot-id"], point, sums, lsn, epoch, known.live_rows_at(point), schema_id)
+    return TierRecord(snapshot["snapshot-id"], point, sums, lsn, known.epoch, known.live_rows_at(point), schema_id)
 
 
 def _check_stands(table: Table, record: TierRecord, current: TierRecord) -> None:

@@ -6,6 +6,7 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 
 from lakestore import evolution
@@ -21,7 +22,7 @@ from lakestore_server.catalog import catalog, locations, our_tables, schemas
 from lakestore_server.catalog.catalog import Catalog, move_pointer
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.commit.engine import Engine
-from lakestore_server.state.catalog_change import CatalogStep, DropNamespace, SetNamespace
+from lakestore_server.state.catalog_change import CatalogStep, DropNamespace, SetNamespace, SetPointer
 from lakestore_server.state.commit_record import CommitRecord, Rename
 from lakestore_server.state.state import State
 from lakestore_server.state.view import TableState, View
@@ -187,12 +188,15 @@ class TableVerbs:
         schema.check(table, self._engine.limits)
         if table.name in self._engine.view.names:
             raise Conflict(f"table {table.name} exists already")
+        table = self._catalog.outside.catalogs.placed(table)
         check_new(table)
         locations.check_namespace(table.namespace)
         if request.check_only:
             return pb.TableInfo(definition=table.to_json())
-        step = self._catalog.create_own(table)
+        with self._catalog.creating(table) as step:
+            return self._created(table, step)
 
+    def _created(self, table: Table, step: SetPointer) -> pb.TableInfo:
         def plan(state: State, record: CommitRecord) -> Table:
             if table.name in state.view.names:
                 raise Conflict(f"table {table.name} exists already")
@@ -242,7 +246,9 @@ class TableVerbs:
 
     def rename_table(self, request: pb.RenameTableRequest) -> pb.TableInfo:
         made = plan(self._engine.limits, request.table, request.table_uuid, request.new_name)
-        return pb.TableInfo(definition=self._engine.operate(made).result.to_json())
+        held = self._engine.view.meant(request.table, request.table_uuid).table
+        with self._catalog.renaming(held, request.new_name) if request.new_name != held.name else nullcontext():
+            return pb.TableInfo(definition=self._engine.operate(made).result.to_json())
 
     def get_table(self, request: pb.TableRequest) -> pb.TableInfo:
         return pb.TableInfo(definition=self._engine.view.named(request.table).table.to_json())

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from lakestore.model import file_uri
 from lakestore_server.catalog import foreign_history, locations, our_tables, rewind
 from lakestore_server.catalog.journal_ledger import JournalLedger
 from lakestore_server.catalog.metadata_store import MetadataStore, local_folder, storage_for
+from lakestore_server.catalog.outside_tables import is_outside
 from lakestore_server.catalog.relocation import Relocation
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.commit.engine import Engine
@@ -84,6 +85,17 @@ class LakeOutcome:
     """Tables whose lake is gone or ahead, each with the remedy."""
 
 
+def _check_inside(states: Iterable[TableState]) -> None:
+    """Refuse to change the lake of a table that lives in an outside catalog."""
+    names = [state.table.name for state in states if is_outside(state.table)]
+    if names:
+        raise Conflict(
+            f"a restore does not change tables in an outside catalog ({', '.join(names)}): restore without"
+            " --rewind-lake and --without-lake, then move main of these tables back there, to the snapshot that"
+            " `lakestore status` names"
+        )
+
+
 def finish(folder: Path, warehouse: str, moved: Mapping[str, str], ways: Ways) -> LakeOutcome:
     """Reconcile the catalog of a restored folder with the warehouse; `moved` maps old to new metadata files.
     `Conflict`, which names the loss, unless the loss is accepted."""
@@ -107,6 +119,8 @@ class _Lake:
     def run(self, moved: Mapping[str, str], ways: Ways) -> LakeOutcome:
         view, outcome = self._engine.view, self._outcome
         ours = {_key(state): state for state in view.tables.values()}
+        if ways.any:
+            _check_inside(ours.values())
         self._move(view, moved)
         self._commit()
         lossy: list[TableState] = []

@@ -507,7 +507,7 @@ class StatusReader:
             decision=self._retention.decision(uuid),
             expiry=self._expiry.figures(state),
             lake_ahead=self._engine.lake_ahead.get(uuid, ""),
-            tier_problem=self._catalog.tier_problems.get(uuid),
+            tier_problem=self._catalog.tier_problem(uuid),
             lake=self.lakes.figures_of(uuid),
         )
 

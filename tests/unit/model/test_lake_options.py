@@ -10,7 +10,7 @@ import pytest
 
 from lakestore.errors import Invalid
 from lakestore.evolution import SetOptions
-from lakestore.model.alteration import apply_steps
+from lakestore.model.alteration import apply_steps, difference
 from lakestore.model.columns import LakeOptions
 from lakestore.model.table import Table, define
 from lakestore.v1.lakestore_pb2 import CreateTableRequest
@@ -36,6 +36,17 @@ def test_they_are_kept_and_changed() -> None:
     changed = apply_steps(made, [SetOptions(lake={"snapshots": 300})])
     assert (changed.lake.snapshots, changed.lake.snapshot_seconds) == (300, 60)
     assert changed.schema_id == made.schema_id
+
+
+def test_a_file_without_a_catalog_is_content_with_the_servers_choice() -> None:
+    chosen = table(catalog="prod")
+    assert difference(chosen, table()) == ""
+    assert difference(table(), table(catalog="own")) == ""
+    assert difference(chosen, chosen) == ""
+    assert "its lake option catalog is prod, not own" in difference(chosen, table(catalog="own"))
+    assert "catalog" not in table().lake.as_dict(), "stored definitions stay as they were"
+    with pytest.raises(Invalid, match="is not a catalog's name"):
+        table(catalog="a b")
 
 
 @pytest.mark.parametrize("wrong", [{"snapshots": 0}, {"snapshots": "7"}, {"snapshot_seconds": -1}])

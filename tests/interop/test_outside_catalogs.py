@@ -1,0 +1,393 @@
+"""Tables in an outside catalog: the lake there is the model after every round, whatever breaks between the commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    ForbiddenError,
+    NoSuchTableError,
+    RESTError,
+    ServiceUnavailableError,
+)
+
+from lakestore.errors import Conflict, Invalid, LakestoreError, Unavailable
+from lakestore.union.verify import verify
+from lakestore_server.catalog.contents import Name
+from lakestore_server.catalog.outside_tables import COMMITTED, READY
+from tests.support.log_tierer import LogTierer
+from tests.support.outside import DatabaseCatalog, Outside, RestServer
+from tests.support.postgres import Postgres
+from tests.support.seeds import seeded
+from tests.support.served import Served
+
+LOG = pa.schema([("v", pa.int64())])
+
+
+@pytest.fixture(name="rest", scope="module")
+def one_rest_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
+    with RestServer(tmp_path_factory.mktemp("rest")) as server:
+        yield server
+
+
+@pytest.fixture(name="database", scope="module")
+def one_database() -> Iterator[DatabaseCatalog]:
+    with Postgres() as postgres, closing(DatabaseCatalog(postgres)) as catalog:
+        yield catalog
+
+
+@pytest.fixture(name="outside", params=["rest", "database"])
+def each_catalog(request: pytest.FixtureRequest) -> Outside:
+    found: Outside = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(name="served")
+def one_server(tmp_path: Path, outside: Outside) -> Iterator[Served]:
+    with Served(tmp_path / "dätä set", ports=True, catalog=outside.settings()) as served:
+        yield served
+        for name in served.engine.view.names:
+            served.lake.drop_table(name)
+
+
+class Killed(Exception):
+    """The server is killed at this moment."""
+
+
+def rows_there(outside: Outside, name: str) -> list[int]:
+    """The rows that another engine reads through the outside catalog."""
+    return sorted(outside.catalog().load_table(name).scan(selected_fields=("v",)).to_arrow()["v"].to_pylist())
+
+
+def flush(served: Served, name: str) -> None:
+    """One round of a new tierer."""
+    served.clock.advance(60)  # the pause after a call without an answer
+    LogTierer(served.server, served.lake.transport).flush(name)
+
+
+def tiered(served: Served, name: str) -> None:
+    """A round, again if main moved or an answer was lost."""
+    for _ in range(5):
+        with suppress(CommitFailedException, CommitStateUnknownException):
+            flush(served, name)
+            return
+    raise AssertionError("no round succeeded")
+
+
+def problem(served: Served, name: str) -> str:
+    """Why the table is not tiered, as status says."""
+    (table,) = [each for each in served.lake.status()["tables"] if each["name"] == name]
+    return str(table["tier_problem"])
+
+
+def look(served: Served) -> None:
+    """The duty, now."""
+    served.clock.advance(60)
+    served.server._outside_check.run_once()
+
+
+def check(served: Served, outside: Outside, name: str, model: list[int]) -> None:
+    """The lake through the outside catalog, the union read and the log are the model."""
+    assert rows_there(outside, name) == sorted(model)
+    assert sorted(served.lake.table(name).scan().to_arrow()["v"].to_pylist()) == sorted(model)
+    assert verify(served.lake.transport, name).same
+    pointer = served.engine.view.pointers["shop", name.partition(".")[2]]
+    assert outside.catalog().load_table(name).metadata_location == pointer.location
+
+
+def test_rounds_land_in_the_outside_catalog(served: Served, outside: Outside) -> None:
+    served.lake.create_table("shop.log", LOG, buckets=2)
+    for start in (0, 10, 20):
+        served.append("shop.log", *range(start, start + 10))
+        tiered(served, "shop.log")
+        check(served, outside, "shop.log", [*range(start + 10)])
+    state = served.state("shop.log")
+    theirs = outside.catalog().load_table("shop.log")
+    assert str(theirs.metadata.table_uuid) == state.table.uuid
+    assert state.table.lake.catalog == "prod"
+    assert max(state.tiers.values(), key=lambda tier: tier.lsn).tier_point == tuple(state.heads())
+
+
+POINTS = ("before-files", "after-files", "before-commit", "answer-lost", "not-journaled", "not-answered")
+"""The five points of X1; a commit whose answer is lost is one between server and outside catalog, or between tierer and
+server."""
+
+
+def broken_round(served: Served, outside: Outside, name: str, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round that breaks at this point, and a server that is killed and starts again."""
+    catalogs = served.server.catalog.outside.catalogs
+    with monkeypatch.context() as patched:
+        if point == "after-files":
+            patched.setattr(RestCatalog, "commit_table", lambda *_: kill())
+        elif point in ("before-commit", "not-journaled"):
+            moment = READY if point == "before-commit" else COMMITTED
+            patched.setattr(catalogs, "reach", lambda at: kill() if at == moment else None)
+        elif point == "answer-lost" and isinstance(outside, RestServer):
+            outside.proxy.lose_commits = 1
+        elif point == "answer-lost":
+            patched.setattr(catalogs.named("prod"), "commit", lose(catalogs.named("prod").commit))
+        elif point == "not-answered":
+            patched.setattr(RestCatalog, "commit_table", lose(RestCatalog.commit_table))
+        if point != "before-files":
+            with pytest.raises((Killed, Unavailable, RESTError)):
+                flush(served, name)
+    served.kill()
+    served.start()
+
+
+def kill() -> None:
+    """End what runs."""
+    raise Killed
+
+
+def lose(commit: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, whose answer is lost."""
+
+    def lost(*given: Any) -> Any:
+        commit(*given)
+        raise Unavailable("the answer is lost", applied="unknown")
+
+    return lost
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_kill_or_a_lost_answer_loses_and_doubles_nothing(
+    served: Served, outside: Outside, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.lake.create_table("shop.log", LOG, buckets=2)
+    served.append("shop.log", *range(10))
+    tiered(served, "shop.log")
+    served.append("shop.log", *range(10, 20))
+    broken_round(served, outside, "shop.log", point, monkeypatch)
+    committed = point in ("answer-lost", "not-journaled", "not-answered")
+    assert rows_there(outside, "shop.log") == [*range(20 if committed else 10)]
+    look(served)
+    check_prefix = rows_there(outside, "shop.log")
+    assert sorted(served.lake.table("shop.log").scan().to_arrow()["v"].to_pylist()) == [*range(20)], check_prefix
+    served.append("shop.log", *range(20, 30))
+    tiered(served, "shop.log")
+    check(served, outside, "shop.log", [*range(30)])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(50))
+def test_rounds_that_break_anywhere_lose_and_double_nothing(
+    served: Served, outside: Outside, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = seeded(seed)
+    served.lake.create_table("shop.log", LOG, buckets=2)
+    model: list[int] = []
+    for _ in range(6):
+        rows = [rng.randrange(1_000_000) for _ in range(rng.randrange(1, 20))]
+        served.append("shop.log", *rows)
+        model += rows
+        if rng.random() < 0.7:
+            broken_round(served, outside, "shop.log", rng.choice(POINTS), monkeypatch)
+        if rng.random() < 0.5:
+            look(served)
+        if rng.random() < 0.5:
+            tiered(served, "shop.log")
+            check(served, outside, "shop.log", model)
+    tiered(served, "shop.log")
+    check(served, outside, "shop.log", model)
+
+
+def test_a_foreign_append_is_named_and_not_adopted(served: Served, outside: Outside) -> None:
+    table = served.lake.create_table("shop.log", LOG)
+    served.append("shop.log", *range(10))
+    tiered(served, "shop.log")
+    before = served.engine.view.pointers["shop", "log"]
+    theirs = outside.catalog().load_table("shop.log")
+    good = theirs.current_snapshot()
+    assert good is not None
+    theirs.append(theirs.scan().to_arrow().slice(0, 1))
+    look(served)
+    assert "rows of shop.log are written through Lakestore" in problem(served, "shop.log")
+    served.append("shop.log", 10)
+    with pytest.raises(ForbiddenError, match="written through Lakestore"):
+        flush(served, "shop.log")
+    assert served.engine.view.pointers["shop", "log"] == before
+    assert sorted(table.scan().to_arrow()["v"].to_pylist()) == [*range(11)], "reads go on"
+    theirs.manage_snapshots().set_current_snapshot(snapshot_id=good.snapshot_id).commit()
+    look(served)
+    assert problem(served, "shop.log") == ""
+    tiered(served, "shop.log")
+    check(served, outside, "shop.log", [*range(11)])
+
+
+def test_foreign_properties_branches_and_expiry_are_adopted(served: Served, outside: Outside) -> None:
+    served.lake.create_table("shop.log", LOG)
+    for number in range(3):
+        served.append("shop.log", number)
+        tiered(served, "shop.log")
+    oldest = min(served.state("shop.log").tiers)
+    theirs = outside.catalog().load_table("shop.log")
+    theirs.transaction().set_properties(
+        {"team": "red", "write.parquet.compression-codec": "snappy"}
+    ).commit_transaction()
+    first = theirs.metadata.snapshots[0].snapshot_id
+    theirs.manage_snapshots().create_tag(first, "audit").commit()
+    look(served)
+    assert "audit" in served.server.catalog.load(Name("shop", "log")).doc["refs"]
+    theirs.refresh().manage_snapshots().remove_tag("audit").commit()
+    theirs.maintenance.expire_snapshots().by_id(first).commit()
+    look(served)
+    assert problem(served, "shop.log") == ""
+    assert first not in served.state("shop.log").tiers or first != oldest
+    served.append("shop.log", 3)
+    tiered(served, "shop.log")
+    check(served, outside, "shop.log", [0, 1, 2, 3])
+
+
+def test_a_deposed_tierer_is_fenced_before_anything_is_sent(served: Served, outside: Outside) -> None:
+    served.lake.create_table("shop.log", LOG)
+    served.append("shop.log", *range(5))
+    old = LogTierer(served.server, served.lake.transport)
+    served.clock.advance(3600)
+    flush(served, "shop.log")
+    served.append("shop.log", 5)
+    location = outside.catalog().load_table("shop.log").metadata_location
+    with pytest.raises(ForbiddenError, match="was replaced by epoch"):
+        old.flush("shop.log")
+    assert outside.catalog().load_table("shop.log").metadata_location == location
+    tiered(served, "shop.log")
+    check(served, outside, "shop.log", [*range(6)])
+
+
+def test_a_commit_that_was_on_its_way_when_its_tierer_was_deposed_is_adopted(
+    served: Served, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.lake.create_table("shop.log", LOG)
+    served.append("shop.log", *range(5))
+    old = LogTierer(served.server, served.lake.transport)
+
+    def depose(moment: str) -> None:
+        if moment == READY:
+            served.clock.advance(3600)
+            LogTierer(served.server, served.lake.transport)
+
+    monkeypatch.setattr(served.server.catalog.outside.catalogs, "reach", depose)
+    old.flush("shop.log")
+    monkeypatch.undo()
+    (tier,) = served.state("shop.log").tiers.values()
+    assert tier.epoch == served.engine.view.tierer_epoch, "adopted under the new epoch"
+    served.append("shop.log", 5)
+    tiered(served, "shop.log")
+    check(served, outside, "shop.log", [*range(6)])
+
+
+def test_a_catalog_that_is_away_stops_tiering_only(rest: RestServer, tmp_path: Path) -> None:
+    with Served(tmp_path / "data", ports=True, catalog=rest.settings()) as served:
+        table = served.lake.create_table("shop.log", LOG)
+        served.append("shop.log", *range(5))
+        tiered(served, "shop.log")
+        rest.proxy.is_away = True
+        try:
+            served.restart()  # a start does not need it
+            table = served.lake.table("shop.log")
+            served.append("shop.log", 5)
+            look(served)
+            assert "catalog prod does not answer" in problem(served, "shop.log")
+            with pytest.raises(ServiceUnavailableError, match="does not answer"):
+                flush(served, "shop.log")
+            assert sorted(table.scan().to_arrow()["v"].to_pylist()) == [*range(6)]
+            with pytest.raises(Unavailable, match="catalog prod does not answer"), served.lake.within(0.2):
+                served.lake.create_table("shop.other", LOG)
+            served.clock.advance(0.5)
+            with pytest.raises(Unavailable, match="asked again in"), served.lake.within(0.2):
+                served.lake.create_table("shop.other", LOG)
+        finally:
+            rest.proxy.is_away = False
+        look(served)
+        assert problem(served, "shop.log") == ""
+        tiered(served, "shop.log")
+        check(served, rest, "shop.log", [*range(6)])
+        served.lake.drop_table("shop.log")
+
+
+def test_create_rename_drop_and_undrop_are_done_there_too(served: Served, outside: Outside) -> None:
+    served.lake.create_table("shop.log", LOG)
+    served.append("shop.log", 1, 2)
+    tiered(served, "shop.log")
+    served.lake.table("shop.log").rename("other.table")
+    assert rows_there(outside, "other.table") == [1, 2]
+    with pytest.raises(NoSuchTableError):
+        outside.catalog().load_table("shop.log")
+    served.lake.drop_table("other.table")
+    with pytest.raises(NoSuchTableError):
+        outside.catalog().load_table("other.table")
+    served.lake.undrop("other.table", as_name="shop.log")
+    check(served, outside, "shop.log", [1, 2])
+    served.append("shop.log", 3)
+    tiered(served, "shop.log")
+    check(served, outside, "shop.log", [1, 2, 3])
+    with pytest.raises(Invalid, match="cannot be truncated"):
+        served.lake.table("shop.log").truncate()
+
+
+def test_a_refused_verb_leaves_nothing_there(served: Served, outside: Outside) -> None:
+    served.lake.create_table("shop.log", LOG)
+    with pytest.raises(Conflict):
+        served.lake.create_table("shop.log", LOG)
+    served.lake.create_table("shop.own", LOG, lake={"catalog": "own"})
+    with pytest.raises(NoSuchTableError):
+        outside.catalog().load_table("shop.own")
+    with pytest.raises(Conflict):
+        served.lake.table("shop.log").rename("shop.own")
+    assert rows_there(outside, "shop.log") == []
+    with pytest.raises(NoSuchTableError):
+        outside.catalog().load_table("shop.own")
+    with pytest.raises(Invalid, match="has no catalog 'elsewhere'; its settings name own, prod"):
+        served.lake.create_table("shop.more", LOG, lake={"catalog": "elsewhere"})
+
+
+def test_a_creation_that_was_killed_leaves_an_entry_that_the_next_one_replaces(
+    served: Served, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.server.catalog.outside.catalogs, "reach", lambda _: kill())
+    with pytest.raises(LakestoreError):
+        served.lake.create_table("shop.log", LOG)
+    monkeypatch.undo()
+    left = outside.catalog().load_table("shop.log").metadata.table_uuid
+    served.kill()
+    served.start()
+    served.lake.create_table("shop.log", LOG)
+    assert outside.catalog().load_table("shop.log").metadata.table_uuid != left
+    served.append("shop.log", 1)
+    tiered(served, "shop.log")
+    check(served, outside, "shop.log", [1])
+
+
+def test_a_foreign_table_of_the_name_is_neither_replaced_nor_dropped(served: Served, outside: Outside) -> None:
+    theirs = outside.catalog()
+    theirs.create_namespace_if_not_exists("shop")
+    place = f"{served.server.settings.warehouse_uri}/theirs"
+    made = theirs.create_table("shop.theirs", LOG, location=place)
+    with pytest.raises(Conflict, match=r"has a table shop\.theirs already"):
+        served.lake.create_table("shop.theirs", LOG)
+    assert theirs.load_table("shop.theirs").metadata.table_uuid == made.metadata.table_uuid
+    theirs.drop_table("shop.theirs")
+
+
+def test_a_table_that_is_gone_there_is_named_and_can_be_registered_again(served: Served, outside: Outside) -> None:
+    table = served.lake.create_table("shop.log", LOG)
+    served.append("shop.log", 1)
+    tiered(served, "shop.log")
+    location = served.engine.view.pointers["shop", "log"].location
+    outside.catalog().drop_table("shop.log")
+    look(served)
+    assert f"register {location} there again" in problem(served, "shop.log")
+    assert table.scan().count() == 1
+    outside.catalog().register_table("shop.log", location)
+    look(served)
+    assert problem(served, "shop.log") == ""
+    check(served, outside, "shop.log", [1])
