@@ -34,6 +34,7 @@ from lakestore.model import table as schema
 from lakestore.model.columns import Column
 from lakestore.model.defaults import canonical
 from lakestore.model.merge_engines import parse_merge
+from lakestore.model.nested_fields import Editor, path_of
 from lakestore.model.outside_values import excerpt
 from lakestore.model.table import Table
 from lakestore.model.ttl import seconds
@@ -196,6 +197,10 @@ def _applied(step: Any, table: Table) -> Table:
 
 @_applied.register
 def _(step: AddColumn, table: Table) -> Table:
+    if path := path_of(table, step.name):
+        if step.required or step.default is not None:
+            raise _refused_field(table, step.name, "is inside a column: it is added as optional, without a default")
+        return Editor(table, path).add(step.type, first=step.first, after=step.after)
     default = canonical(step.default, step.type, step.name)
     v3 = table.lake.format_version >= 3
     if step.required and (default is None or step.new_rows_only):
@@ -219,6 +224,8 @@ def _(step: AddColumn, table: Table) -> Table:
 
 @_applied.register
 def _(step: DropColumn, table: Table) -> Table:
+    if path := path_of(table, step.name):
+        return Editor(table, path).drop()
     gone = table.column(step.name)
     use = _use(table, step.name)
     if use:
@@ -230,6 +237,8 @@ def _(step: DropColumn, table: Table) -> Table:
 
 @_applied.register
 def _(step: RenameColumn, table: Table) -> Table:
+    if path := path_of(table, step.name):
+        return Editor(table, path).rename(step.to)
     column = table.column(step.name)
     if step.to != step.name and step.to.lower() in [c.name.lower() for c in table.columns if c != column]:
         raise _refused(table, step.name, f"cannot be called {step.to!r}: another column is")
@@ -254,11 +263,14 @@ def _(step: RenameColumn, table: Table) -> Table:
 
 @_applied.register
 def _(step: WidenColumn, table: Table) -> Table:
+    if path := path_of(table, step.name):
+        return Editor(table, path).widen(arrow_type(step.type), widens)
     column = table.column(step.name)
     if arrow_type(column.type) == arrow_type(step.type):
         return table
     if not widens(column.type, step.type):
-        raise _refused(table, step.name, f"is {column.type}, which cannot be widened to {step.type}")
+        hint = ": change the fields inside it by their paths" if column.nested else ""
+        raise _refused(table, step.name, f"is {column.type}, which cannot be widened to {step.type}{hint}")
     if step.name in table.primary_key or step.name in table.bucket_key:
         raise _refused(table, step.name, "is in the key, whose bytes and buckets stay: its type cannot change")
     values = {"default": column.default, "initial": column.initial}
@@ -268,14 +280,20 @@ def _(step: WidenColumn, table: Table) -> Table:
 
 @_applied.register
 def _(step: MoveColumn, table: Table) -> Table:
-    table.column(step.name)
+    path = path_of(table, step.name)
+    if path is None:
+        table.column(step.name)
     if step.first == bool(step.after):
         raise _refused(table, step.name, "is to move: say first, or after which column")
+    if path:
+        return Editor(table, path).move(first=step.first, after=step.after)
     return _moved(table, step.name, step.first, step.after)
 
 
 @_applied.register
 def _(step: MakeOptional, table: Table) -> Table:
+    if path := path_of(table, step.name):
+        return Editor(table, path).make_optional()
     column = table.column(step.name)
     if step.name in table.primary_key:
         raise _refused(table, step.name, "is in the primary key and stays required")
@@ -284,6 +302,8 @@ def _(step: MakeOptional, table: Table) -> Table:
 
 @_applied.register
 def _(step: SetDefault, table: Table) -> Table:
+    if path_of(table, step.name):
+        raise _refused_field(table, step.name, "is inside a column and has no default of its own")
     column = table.column(step.name)
     return _with(table, replace(column, default=canonical(step.default, column.type, column.name)), column)
 
@@ -321,6 +341,10 @@ def widens(old: str, new: str) -> bool:
 
 def _refused(table: Table, column: str, rule: str) -> Invalid:
     return Invalid(f"table {table.name}: column {column!r} {rule}")
+
+
+def _refused_field(table: Table, field: str, rule: str) -> Invalid:
+    return Invalid(f"table {table.name}: field {field!r} {rule}")
 
 
 def _use(table: Table, name: str) -> str:

@@ -35,8 +35,9 @@ from lakestore.model.columns import Column
 from lakestore.model.defaults import canonical
 from lakestore.model.merge_engines import Merge, parse_merge
 from lakestore.model.names import suggestion
+from lakestore.model.nested_fields import SCALAR, NestedField, tree, tree_of
 from lakestore.model.table import Table
-from lakestore.model.types import arrow_type
+from lakestore.model.types import arrow_type, type_name
 
 TABLE_KEYS = (
     "name",
@@ -221,8 +222,7 @@ def _taken(table: Table, wanted: WantedTable) -> dict[str, Column]:
 def _column_steps(table: Table, old: Column, wanted: WantedColumn) -> list[Step]:
     steps: list[Step] = []
     required = wanted.required or old.name in (*table.primary_key, *table.merge.version)
-    if arrow_type(old.type) != arrow_type(wanted.type):
-        steps.append(WidenColumn(wanted.name, wanted.type))
+    steps += _type_steps(table, tree(old), tree_of(arrow_type(wanted.type), wanted.name), wanted.name)
     if old.required and not required:
         steps.append(MakeOptional(wanted.name))
     if required and not old.required:
@@ -274,11 +274,32 @@ def _text(value: Any) -> str:
     return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
 
 
-def _moves(names: Iterable[str], wanted: Sequence[str]) -> list[Step]:
+def _type_steps(table: Table, old: NestedField, wanted: NestedField, path: str) -> list[Step]:
+    """The steps from the type at a path to another one: what is inside changes field by field."""
+    if old.shape != wanted.shape or old.shape == SCALAR:
+        return [] if old.kind == wanted.kind else [WidenColumn(path, type_name(wanted.kind, path))]
+    there, asked = {part.name: part for part in old.parts}, {part.name: part for part in wanted.parts}
+    steps: list[Step] = [DropColumn(f"{path}.{name}") for name in there if name not in asked]
+    for name, part in asked.items():
+        place = f"{path}.{name}"
+        if name not in there:
+            steps.append(AddColumn(place, type_name(part.kind, place), part.required))
+            continue
+        steps += _type_steps(table, there[name], part, place)
+        if there[name].required and not part.required:
+            steps.append(MakeOptional(place))
+        if part.required and not there[name].required:
+            raise Invalid(f"table {table.name}: field {place!r} is optional and cannot become required")
+    now = [*(name for name in there if name in asked), *(name for name in asked if name not in there)]
+    return [*steps, *_moves(now, list(asked), path)]
+
+
+def _moves(names: Iterable[str], wanted: Sequence[str], inside: str = "") -> list[Step]:
     now, steps = list(names), list[Step]()
+    prefix = f"{inside}." if inside else ""
     for i, name in enumerate(wanted):
         if now[i] != name:
             now.remove(name)
             now.insert(i, name)
-            steps.append(MoveColumn(name, first=not i, after=wanted[i - 1] if i else ""))
+            steps.append(MoveColumn(prefix + name, first=not i, after=wanted[i - 1] if i else ""))
     return steps

@@ -257,7 +257,8 @@ class _Walk:
         if pa.types.is_null(array.type) or (self._rules.by_kind and array.null_count == len(array)):
             return self._nulls(len(array), want.kind, at.path)
         is_same = array.type.equals(want.kind, check_metadata=True)
-        if is_same and not (want.strict and self._rules.checked):
+        is_by_id = self._rules.places is not None and want.parts  # equal names may be other fields
+        if is_same and not is_by_id and not (want.strict and self._rules.checked):
             return array
         if pa.types.is_struct(want.kind):
             return self._struct(array, want, at)

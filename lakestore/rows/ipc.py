@@ -20,9 +20,10 @@ from lakestore.errors import Corrupt, Invalid
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.columns import Column
 from lakestore.model.names import no_column
-from lakestore.model.projection import fill_column
+from lakestore.model.nested_fields import is_same_inside
 from lakestore.model.table import Table
 from lakestore.rows.casting import Budget, refuse
+from lakestore.rows.projection import convert_column, fill_column
 
 MESSAGES_MAX = 10_000
 """Most batches and dictionaries of one stream."""
@@ -401,12 +402,14 @@ def conform(
     *,
     keys_only: bool = False,
     only: Sequence[str] = (),
+    source: Table | None = None,
     limits: Limits = DEFAULT,
     claim: Callable[[int], None] | None = None,
 ) -> pa.RecordBatch:
     """The batch with exactly the table's columns and types. Raises `Invalid`.
 
-    A delete has only the key's columns, or the columns `only`. `claim` gets the number of bytes before they unfold.
+    A delete has only the key's columns, or the columns `only`. `source` is the version in which fields inside columns
+    were sent. `claim` gets the number of bytes before they unfold.
     """
     if not keys_only and batch.schema.equals(table.nullable_schema) and _is_whole(batch, table):
         return batch
@@ -420,7 +423,8 @@ def conform(
     if len(set(batch.schema.names)) != len(batch.schema.names):
         raise Invalid(f"table {table.name}: the rows have a column twice")
     budget = Budget(table.name, limits, claim)
-    arrays = [_conform_column(batch, column, table, budget) for column in wanted]
+    sent = {} if source is None or source is table else {column.id: column for column in source.columns}
+    arrays = [_conform_column(batch, column, sent.get(column.id, column), table, budget) for column in wanted]
     return pa.RecordBatch.from_arrays(arrays, schema=_nullable(pa.schema([column.arrow for column in wanted])))
 
 
@@ -436,7 +440,7 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
-def _conform_column(batch: pa.RecordBatch, wanted: Column, table: Table, budget: Budget) -> pa.Array:
+def _conform_column(batch: pa.RecordBatch, wanted: Column, sent: Column, table: Table, budget: Budget) -> pa.Array:
     field = wanted.arrow
     at = batch.schema.get_field_index(field.name)
     if at < 0:
@@ -444,7 +448,11 @@ def _conform_column(batch: pa.RecordBatch, wanted: Column, table: Table, budget:
             raise Invalid(f"table {table.name}: required column {field.name!r} is missing")
         budget.pay(batch.num_rows, field.type, field.name, fill_column(wanted, 1, "default").nbytes)
         return fill_column(wanted, batch.num_rows, "default")
-    column = refuse(batch.column(at), field, table=table.name, budget=budget)
+    if wanted.nested and not is_same_inside(sent, wanted):
+        as_sent = refuse(batch.column(at), sent.arrow.with_name(field.name), table=table.name, budget=budget)
+        column = convert_column(as_sent, sent, wanted)
+    else:
+        column = refuse(batch.column(at), field, table=table.name, budget=budget)
     if not field.nullable and column.null_count:
         row = pc.index(pc.is_null(column), True).as_py()
         raise Invalid(f"table {table.name}: required column {field.name!r} is null in row {row}")

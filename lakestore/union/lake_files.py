@@ -26,9 +26,9 @@ from lakestore.iceberg.manifest_entries import Entries, Longs
 from lakestore.iceberg.manifests import File
 from lakestore.iceberg.puffin import Positions
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, SYSTEM_TYPES
-from lakestore.model.projection import fill_column
 from lakestore.model.table import Table
 from lakestore.rows.condition import RowFilter
+from lakestore.rows.projection import fill_column
 from lakestore.rows.ranges import OffsetsFrom, may_meet
 from lakestore.union import lake_pruning
 from lakestore.union.explanation import Figures

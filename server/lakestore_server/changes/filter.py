@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid
 from lakestore.model.columns import SYSTEM_TYPES, Column
-from lakestore.model.projection import Projection
 from lakestore.model.table import Table
 from lakestore.rows import condition_text
 from lakestore.rows.condition import RowFilter
+from lakestore.rows.projection import Projection
 from lakestore_server.read.parsed_conditions import PARSED
 from lakestore_server.read.rows import ReadOptions, Rows, imaged, read
 from lakestore_server.state.bucket_log import BucketLog, Needed

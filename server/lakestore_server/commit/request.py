@@ -26,9 +26,9 @@ from lakestore.errors import Conflict, Corrupt, Invalid, NotFound
 from lakestore.limits import DEFAULT, WIDEST, Limits
 from lakestore.model import outside_values, types
 from lakestore.model.columns import AS_OF, KEEP_PREFIX, SYSTEM_TYPES
-from lakestore.model.projection import Projection, check_present, rename_columns
 from lakestore.model.table import Table
 from lakestore.rows import bitmaps, ipc, keys
+from lakestore.rows.projection import Projection, check_present, rename_columns
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.arrays import flat_batch
 from lakestore_server.files.segment import extended
@@ -388,7 +388,9 @@ def change_of(
         only = [*table.primary_key, *(name for name in table.merge.version if name in names)]
         batch = ipc.conform(named, table, keys_only=True, only=only, limits=limits, claim=claim)
     else:
-        batch = ipc.conform(_contributions(named, table), marks.loosened(table), limits=limits, claim=claim)
+        batch = ipc.conform(
+            _contributions(named, table), marks.loosened(table), source=source, limits=limits, claim=claim
+        )
         marks.check_required(batch, table)
     if claim is not None and table.keyed:
         claim(batch.num_rows * key_bytes([table.column(name).arrow.type for name in table.primary_key]))

@@ -16,11 +16,11 @@ import pyarrow as pa
 from lakestore.errors import Invalid, Unavailable
 from lakestore.limits import Limits
 from lakestore.model.columns import LAKE_BUCKET, LAKE_TIMESTAMP, SYSTEM_TYPES
-from lakestore.model.projection import check_present, rename_columns
 from lakestore.model.table import Table
 from lakestore.rows import ipc, keys
 from lakestore.rows.ipc import STREAM_END, crc32c
 from lakestore.rows.one_key import KeyCode
+from lakestore.rows.projection import check_present, rename_columns
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit import request
 from lakestore_server.commit.engine import Engine

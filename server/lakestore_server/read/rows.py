@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.columns import SYSTEM_TYPES
-from lakestore.model.projection import Projection
 from lakestore.rows.ipc import crc32c, encode
+from lakestore.rows.projection import Projection
 from lakestore.rows.ranges import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.arrays import flat_batch

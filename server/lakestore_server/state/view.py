@@ -16,9 +16,9 @@ from lakestore.errors import Invalid, NotFound
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.names import other_table
 from lakestore.model.outside_values import shown_name
-from lakestore.model.projection import Projection
 from lakestore.model.table import Table
 from lakestore.model.token import LogPosition
+from lakestore.rows.projection import Projection
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.catalog_change import Pointer, TierRecord
 from lakestore_server.state.chunk import CHANGE, PREV, Chunk, Position

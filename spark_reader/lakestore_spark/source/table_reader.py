@@ -16,11 +16,11 @@ from pyspark.sql.types import StructField, StructType
 
 from lakestore.errors import Invalid, NotFound, Unavailable
 from lakestore.model.columns import SYSTEM_TYPES, Column
-from lakestore.model.projection import Projection
 from lakestore.model.table import Table
 from lakestore.model.times import position_text
 from lakestore.rows import condition_text, literals
 from lakestore.rows.condition import RowFilter
+from lakestore.rows.projection import Projection
 from lakestore.union import arrow, plan
 from lakestore.union.cut import Cut
 from lakestore.union.plan import ScanPart, TableScan

@@ -15,7 +15,7 @@ import lakestore as ls
 from lakestore.cli import bridge as commands
 from lakestore.cli.main import run_command
 from lakestore.errors import Conflict, Invalid, NotFound
-from lakestore.evolution import AddColumn, MakeOptional, RenameColumn, WidenColumn
+from lakestore.evolution import AddColumn, MakeOptional, RenameColumn, Step, WidenColumn
 from lakestore.kafka.bridge.assembly import Assembly
 from lakestore.kafka.bridge.commit import Committer
 from lakestore.kafka.bridge.decode.avro_records import AvroRecords
@@ -27,6 +27,7 @@ from lakestore.kafka.bridge.drift.watching import REFRESH_SECONDS, Watch
 from lakestore.kafka.bridge.outcome import MappedBlock, Stage
 from lakestore.kafka.bridge.pipeline import Pipeline
 from lakestore.kafka.bridge.spec import BridgeSpec, ColumnSpec, RegistrySpec, SourceSpec, TableSpec, TopicSpec
+from lakestore.model.types import arrow_type
 from tests.support.avro_cases import Json, records, written
 from tests.support.registry import FaultyRegistry
 
@@ -53,6 +54,40 @@ def orders(lake: ls.Lake) -> ls.Table:
                    ("who", pa.string())]),
         primary_key=["id"],
     )  # fmt: skip
+
+
+def test_fields_inside_columns_are_followed_by_path(lake: ls.Lake) -> None:
+    columns = {
+        "id": pa.int64(),
+        "place": arrow_type("struct<street: string not null, zip: int32, gone: string not null>"),
+        "items": arrow_type("list<struct<sku: string>>"),
+        "prices": arrow_type("map<string, int32>"),
+    }
+    table = lake.create_table("shop.orders", columns, primary_key=["id"]).definition
+
+    def found(**changed: str) -> tuple[list[Step], list[str]]:
+        told = {name: changed.get(name, column.type) for name, column in zip(columns, table.columns, strict=True)}
+        schema = pa.schema([pa.field(name, arrow_type(kind), nullable=name != "id") for name, kind in told.items()])
+        both = differences(table, schema, TableSpec("shop.orders"))
+        return [step for change in both.follow for step in change.steps], [change.waits for change in both.propose]
+
+    place = "struct<zip: int64, street: string, city: struct<name: string>>"
+    assert found(place=place, items="list<struct<sku: string, amount: float32>>", prices="map<string, int64>") == (
+        [
+            WidenColumn("place.zip", "int64"),
+            MakeOptional("place.street"),
+            AddColumn("place.city", "struct<name: string>"),
+            MakeOptional("place.gone"),
+            AddColumn("items.element.amount", "float32"),
+            WidenColumn("prices.value", "int64"),
+        ],
+        [],
+    )
+    assert found() == ([], [])
+    assert found(place="struct<street: int32 not null, gone: string not null>", prices="map<int32, int32>") == (
+        [],
+        ["place", "prices"],
+    )
 
 
 def test_every_kind_of_difference(lake: ls.Lake) -> None:

@@ -29,8 +29,8 @@ from lakestore.evolution import (
 from lakestore.model import table as schema
 from lakestore.model.alteration import apply_steps
 from lakestore.model.defaults import canonical, scalar
-from lakestore.model.projection import Projection
 from lakestore.model.table import Table
+from lakestore.rows.projection import Projection
 from tests.support.seeds import examples
 
 BASE = pa.schema(

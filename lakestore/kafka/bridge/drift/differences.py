@@ -22,8 +22,9 @@ from lakestore.kafka.bridge.decode.avro_schema import ALIASES
 from lakestore.kafka.bridge.spec import COORDINATES, POSITION, TableSpec
 from lakestore.model.alteration import widens
 from lakestore.model.columns import Column
+from lakestore.model.nested_fields import MAP, SCALAR, NestedField, tree, tree_of
 from lakestore.model.table import Table
-from lakestore.model.types import type_name
+from lakestore.model.types import arrow_type, type_name
 
 _OURS = {*POSITION, *COORDINATES}
 
@@ -120,7 +121,11 @@ def _of_fields(table: Table, schema: pa.Schema, renamed: Mapping[str, str]) -> I
 
 def _of_type(table: Table, column: Column, field: pa.Field, kind: str) -> Iterator[Change]:
     keyed = column.name in (*table.primary_key, *table.bucket_key)
-    if column.type != kind and not widens(kind, column.type):
+    has_default = column.default is not None or column.initial is not None
+    inside = None if has_default else _of_parts(tree(column), tree_of(arrow_type(kind), column.name), column.name)
+    if inside is not None:
+        yield from inside
+    elif column.type != kind and not widens(kind, column.type):
         words = f"field {field.name!r} is {kind} now, and its column {column.type}"
         if widens(column.type, kind) and not keyed:
             yield Change(f"{words}: the column is made wider", (WidenColumn(column.name, kind),), follows=True)
@@ -136,6 +141,36 @@ def _of_type(table: Table, column: Column, field: pa.Field, kind: str) -> Iterat
     if field.nullable and column.required and not keyed and column.default is None:
         words = f"field {field.name!r} may be null now: so may its column"
         yield Change(words, (MakeOptional(column.name),), follows=True)
+
+
+def _of_parts(held: NestedField, told: NestedField, path: str) -> list[Change] | None:
+    """The changes of the fields inside a column, which all lose nothing; None if the values would not fit."""
+    if held.shape != told.shape or held.shape == SCALAR:
+        return None
+    there, found = {part.name: part for part in held.parts}, list[Change]()
+    for part in told.parts:
+        place, kind = f"{path}.{part.name}", type_name(part.kind, part.name)
+        if part.name not in there:
+            found.append(Change(f"field {place!r} is new, of type {kind}", (AddColumn(place, kind),), follows=True))
+            continue
+        known = there[part.name]
+        inside = _of_parts(known, part, place)
+        if inside is not None:
+            found += inside
+        elif known.kind != part.kind and not widens(kind, type_name(known.kind, part.name)):
+            is_key = held.shape == MAP and part is told.parts[0]
+            if is_key or known.parts or not widens(type_name(known.kind, part.name), kind):
+                return None
+            words = f"field {place!r} is {kind} now: it is made wider"
+            found.append(Change(words, (WidenColumn(place, kind),), follows=True))
+        if known.required and not part.required:
+            words = f"field {place!r} may be null now: so may the table's"
+            found.append(Change(words, (MakeOptional(place),), follows=True))
+    missing = [part for part in held.parts if part.required and part.name not in {each.name for each in told.parts}]
+    for part in missing:
+        place = f"{path}.{part.name}"
+        found.append(Change(f"field {place!r} is gone: it may be null", (MakeOptional(place),), follows=True))
+    return found
 
 
 def _aside(table: Table, name: str) -> str:

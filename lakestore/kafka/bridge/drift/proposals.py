@@ -14,8 +14,9 @@ import pyarrow as pa
 from lakestore import evolution
 from lakestore.errors import Conflict, Invalid, NotFound
 from lakestore.kafka.bridge.drift.differences import Change
+from lakestore.model.nested_fields import tree
 from lakestore.model.table_file import WantedColumn, WantedTable
-from lakestore.model.types import type_name
+from lakestore.model.types import arrow_type, type_name
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
@@ -124,10 +125,10 @@ def _columns(row: dict[str, Any]) -> set[str]:
 
 
 def _is_done(table: Table, steps: list[evolution.Step]) -> bool:
-    columns = {column.name: column for column in table.definition.columns}
+    columns = {path: part for column in table.definition.columns for path, part in tree(column).with_paths()}
     for step in steps:
         if isinstance(step, evolution.AddColumn | evolution.WidenColumn):
-            if step.name not in columns or columns[step.name].type != step.type:
+            if step.name not in columns or columns[step.name].kind != arrow_type(step.type):
                 return False
         elif isinstance(step, evolution.RenameColumn):
             if step.to not in columns:

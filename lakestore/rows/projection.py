@@ -1,4 +1,7 @@
-"""Converts rows between versions of a table: columns by id, cast if widened, filled if younger."""
+"""Converts rows between versions of a table.
+
+Columns, and fields inside them, are found by id. They are cast if they were widened, and filled if they are younger.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
 from lakestore.model import defaults
 from lakestore.model.columns import Column
 from lakestore.model.names import no_column
+from lakestore.model.nested_fields import dropped_fields, is_same_inside, tree
 from lakestore.model.table import Table
+from lakestore.rows.casting import Rules, TargetType, refuse
 
 Fill = Literal["initial", "default", "null"]
 
@@ -40,14 +46,32 @@ def rename_columns(batch: pa.RecordBatch, source: Table, target: Table) -> pa.Re
 
 
 def check_present(ids: AbstractSet[int], source: Table, target: Table) -> None:
-    """Refuse rows with columns, by id, that the newer version lacks."""
-    kept = {column.id for column in target.columns}
-    gone = [column.name for column in source.columns if column.id in ids - kept]
+    """Refuse rows with columns, by id, that the newer version lacks, or that had fields inside which it lacks."""
+    kept = {column.id: column for column in target.columns}
+    gone = [column.name for column in source.columns if column.id in ids - set(kept)]
+    for column in source.columns:
+        if column.nested and column.id in ids and column.id in kept:
+            gone += dropped_fields(column, kept[column.id].nested)
     if gone:
         raise Invalid(
             f"table {target.name}: column {gone[0]!r} of schema version {source.schema_id} was dropped,"
             f" the table is at version {target.schema_id}: load the table again and leave the column out"
         )
+
+
+def convert_column(array: pa.Array, old: Column, new: Column) -> pa.Array:
+    """The values of an older version of a column in a newer one, or the other way round."""
+    if is_same_inside(old, new):
+        return array
+    if not new.nested:
+        return array.cast(new.arrow.type)
+    places = {part.id: place for struct in (tree(old), *tree(old).inside()) for place, part in enumerate(struct.parts)}
+
+    def find(source: pa.StructType, want: TargetType) -> list[int | None]:
+        return [places.get(part.id) for part in want.parts]
+
+    by_id = Rules(lambda values, kind, misfits: pc.cast(values, kind), checked=False, places=find)
+    return refuse(array, new.arrow, by_id, ids=iter(new.nested))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +97,8 @@ class Projection:
         return pa.RecordBatch.from_arrays([*batch.columns[:system], *arrays], schema=schema)
 
     def columns(self, batch: pa.RecordBatch, wanted: Sequence[Column]) -> list[pa.Array]:
-        names = {column.id: column.name for column in self.source.columns}
-        return [self._column(batch, names.get(column.id), column) for column in wanted]
+        known = {column.id: column for column in self.source.columns}
+        return [self._column(batch, known.get(column.id), column) for column in wanted]
 
     def named(self, batch: pa.RecordBatch, names: Sequence[str]) -> dict[str, pa.Array]:
         if self.same:
@@ -82,8 +106,7 @@ class Projection:
         by_name = {column.name: column for column in self.target.columns}
         return dict(zip(names, self.columns(batch, [by_name[name] for name in names]), strict=True))
 
-    def _column(self, batch: pa.RecordBatch, name: str | None, column: Column) -> pa.Array:
-        if name is None:
+    def _column(self, batch: pa.RecordBatch, old: Column | None, column: Column) -> pa.Array:
+        if old is None:
             return fill_column(column, batch.num_rows, self.fill)
-        array = batch.column(batch.schema.get_field_index(name))
-        return array if array.type == column.arrow.type else array.cast(column.arrow.type)
+        return convert_column(batch.column(batch.schema.get_field_index(old.name)), old, column)
