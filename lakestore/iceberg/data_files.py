@@ -18,11 +18,13 @@ import pyarrow.parquet as pq
 from lakestore.errors import Internal
 from lakestore.iceberg.field_ids import FIELD_ID
 from lakestore.iceberg.manifests import DATA, File
-from lakestore.iceberg.places import create, place
+from lakestore.iceberg.places import create
 from lakestore.iceberg.values import Json, Value, metrics
 
 GROUP_ROWS = 1 << 17
 """Rows of a row group."""
+FEW_ROWS = 16
+"""A file of up to this number of rows gets no dictionaries."""
 SAMPLE_ROWS = 512
 """About the number of rows that show whether the values of a column repeat."""
 
@@ -76,7 +78,7 @@ def _arrow(kind: Any) -> pa.DataType:
 
 def write(rows: pa.Table, location: str, spec_id: int, partition: Mapping[str, Value]) -> File:
     """Write rows of one partition to a new file, in the types of `arrow_schema`. Returns the entry for a manifest."""
-    filesystem, path = place(location)
+    footers: list[pq.FileMetaData] = []
     with (
         create(location) as stream,
         pq.ParquetWriter(
@@ -86,12 +88,13 @@ def write(rows: pa.Table, location: str, spec_id: int, partition: Mapping[str, V
             use_dictionary=_repeating(rows),
             write_statistics=_ordered(rows),
             store_schema=False,
+            metadata_collector=footers,
         ) as writer,
     ):
         writer.write_table(rows, row_group_size=GROUP_ROWS)
         writer.close()
         size = stream.tell()
-    footer = pq.ParquetFile(path, filesystem=filesystem).metadata
+    (footer,) = footers
     return File(
         content=DATA,
         path=location,
@@ -138,6 +141,8 @@ def _leaves(path: str, kind: pa.DataType, *, nested: bool) -> Iterator[str]:
 
 def _repeating(rows: pa.Table) -> list[str]:
     """The columns whose values repeat, by a sample. Dictionaries of other columns cost more than all else."""
+    if rows.num_rows <= FEW_ROWS:
+        return []
     step = max(rows.num_rows // SAMPLE_ROWS, 1)
     sample = rows.take(pa.array(np.arange(0, rows.num_rows, step)))
     plain = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]

@@ -266,5 +266,8 @@ def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows <= BATCH_ROWS_MAX:
+        yield batch
+        return
     for start in range(0, batch.num_rows, BATCH_ROWS_MAX):
         yield batch.slice(start, BATCH_ROWS_MAX)

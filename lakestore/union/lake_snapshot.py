@@ -37,6 +37,8 @@ from lakestore.union.plan import TableScan
 
 def declared(array: pa.Array, field: pa.Field, table: Table) -> pa.Array:
     """A column of a file in the table's type."""
+    if array.type == field.type and not pa.types.is_nested(field.type):
+        return array
     nested = next((column.nested for column in table.columns if column.name == field.name), ())
     return refuse(array, field, _STORED, table=table.name, ids=iter(nested))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
@@ -71,7 +71,7 @@ class BackupManifest:
 
     def encode(self) -> bytes:
         """The file's bytes."""
-        body = orjson.dumps(asdict(self))
+        body = orjson.dumps(self)
         return _HEADER.pack(MAGIC, VERSION, 0, len(body), crc32c(body)) + body
 
     @staticmethod

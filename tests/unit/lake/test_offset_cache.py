@@ -33,6 +33,7 @@ class DataFile:
     rows: int
     bounds: Bounds | None = None
     format: str = "PARQUET"
+    bytes: int = 0
 
 
 @pytest.fixture(params=[10, 1_000], ids=["own", "bundled"])

@@ -129,7 +129,7 @@ def test_a_write_that_fails_anywhere_leaves_nothing_and_the_next_try_is_right(
     table.upsert(rows(range(20), "b"))
     kept, document = presenting.present("a.t")
     table.upsert(rows(range(5, 25), "c"))
-    real_place, real_write = places.place, places.write
+    real_create, real_write = places.create, places.write
     left = 0
 
     def full(*_: object) -> None:
@@ -142,12 +142,12 @@ def test_a_write_that_fails_anywhere_leaves_nothing_and_the_next_try_is_right(
         full()
         real_write(location, data)
 
-    def place(location: str) -> object:
+    def create(location: str) -> object:
         full()
-        return real_place(location)
+        return real_create(location)
 
     monkeypatch.setattr("lakestore.iceberg.places.write", write)
-    monkeypatch.setattr("lakestore.iceberg.data_files.place", place)
+    monkeypatch.setattr("lakestore.iceberg.data_files.create", create)
     before = {path for path in presenting.folder.rglob("run-0/*")}
     for writes in range(40):
         left = writes
