@@ -145,6 +145,19 @@ def status(table: str | None, server: str, as_json: bool) -> None:
                 f"\nTable {part['name']} is not tiered, {part['tier_failures']} rounds in a row failed:"
                 f" {part['tier_problem']}"
             )
+        if said := _upkeep(part):
+            emit_text(f"\n{said}")
+
+
+def _upkeep(part: dict[str, Any]) -> str:
+    """The debts of a table's upkeep; empty if there are none."""
+    told = [
+        f"{debt['duty'].replace('_', ' ')} {debt['count']:,}" + (f" ({debt['note']})" if debt["note"] else "")
+        for debt in part.get("upkeep", ())
+        if debt["count"]
+    ]
+    said = [f"Upkeep of {part['name']}: {', '.join(told)}"] if told else []
+    return "; ".join([*said, *filter(None, [part.get("upkeep_slowed", "")])])
 
 
 def _status_of(server: str, table: str | None = None, *, as_json: bool) -> dict[str, Any]:

@@ -30,6 +30,8 @@ class DeleteIndex:
     _manifests: list[Entries] = field(default_factory=list)
     _sorted: tuple[Longs, Longs, Longs] | None = None
     """Delete files in manifests that cover one data file: hash of its path, sorted; number of the manifest; place."""
+    _shared_places: dict[Partition, list[tuple[Entries, int]]] = field(default_factory=dict)
+    """Manifest and place of each delete file of several data files, by partition."""
     _newest: tuple[Longs, Longs] | None = None
     """Sorted, distinct hashes of these data files' paths, and the greatest sequence number of the deletes of each."""
 
@@ -41,13 +43,21 @@ class DeleteIndex:
         several[deletes.named[1]] = False
         for place in np.flatnonzero(several & (deletes.contents == POSITION_DELETES)).tolist():
             self.add(deletes[place])
+            self._shared_places.setdefault(_partition_of(deletes[place].file), []).append((deletes, place))
 
     def _named_in_manifests(self, path: bytes) -> list[Entry]:
         """The delete files in manifests that cover this data file alone, in the order of the manifests."""
+        near = (held[place] for held, place in self._named_places(path))
+        return [each for each in near if only_path(each.file) == path]
+
+    def _named_places(self, path: bytes) -> list[tuple[Entries, int]]:
         hashes, manifests, places = self._joined()
         begin, end = np.searchsorted(hashes, path_hash(path)), np.searchsorted(hashes, path_hash(path), side="right")
-        near = (self._manifests[manifests[at]][int(places[at])] for at in range(int(begin), int(end)))
-        return [each for each in near if only_path(each.file) == path]
+        return [(self._manifests[manifests[at]], int(places[at])) for at in range(int(begin), int(end))]
+
+    def places_of(self, data: Entry) -> list[tuple[Entries, int]]:
+        """Manifest and place of the delete files that `of` may return, and of others, for deletes from `add_all`."""
+        return [*self._named_places(data.file.path.encode()), *self._shared_places.get(_partition_of(data.file), ())]
 
     def _joined(self) -> tuple[Longs, Longs, Longs]:
         if self._sorted is None:

@@ -380,6 +380,19 @@ class Entries(Sequence[Entry]):
         with damage(self.manifest.path):
             return [str(self._data[at:end], "utf-8") for at, end in both]
 
+    def has_format(self, name: str) -> npt.NDArray[np.bool_]:
+        """True for each file of this format. It follows the path by the specification; other manifests are decoded."""
+        numbers = list(self._kinds)
+        if numbers.index(FORMAT) != numbers.index(PATH) + 1:
+            return np.array([self.read(place).file.format == name for place in range(len(self))], np.bool_)
+        begin, size = self._texts(self._places[PATH])
+        text = bytes([2 * len(name)]) + name.encode()
+        after = np.minimum((begin + size)[:, np.newaxis] + np.arange(len(text)), len(self._bytes) - 1)
+        # Some writers use small letters. Bit 5 is the difference.
+        same = (self._bytes[after] | 0x20) == (np.frombuffer(text, np.uint8) | 0x20)
+        found: npt.NDArray[np.bool_] = np.all(same, axis=1)
+        return found
+
     @cached_property
     def named(self) -> tuple[Longs, Places]:
         """For each delete file the hash of the path of its one data file, and the places of the files that have one."""

@@ -26,7 +26,10 @@ _FEW = 1 << 16
 """Up to this number of partitions their codes have 16 bits, which numpy sorts in linear time."""
 
 
-def groups(rows: pa.Table, spec: Json, schema: Json) -> list[tuple[dict[str, Value], RowNumbers | None]]:
+Group = tuple[dict[str, Value], RowNumbers | None]
+
+
+def groups(rows: pa.Table, spec: Json, schema: Json) -> list[Group]:
     """The partitions of rows: partition values by field in a manifest's form, and row numbers; None for all rows.
 
     The fields of `rows` carry field ids. A table without partitions has one partition, also without rows.

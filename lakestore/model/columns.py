@@ -42,6 +42,8 @@ LAKE_OPTIONS = (
     "snapshots",
     "snapshot_seconds",
     "catalog",
+    "upkeep_percent",
+    "upkeep_files",
 )
 OWN_CATALOG = "own"
 """The name of the server's own catalog."""
@@ -115,6 +117,10 @@ class LakeOptions:
     catalog: str = ""
     """The catalog in which the lake table lives, by its name in the server's settings. Empty means the server's default
     when the table is created, and the server's own catalog afterwards."""
+    upkeep_percent: int = 100
+    """Most time of the tierer that compactions of this table may take."""
+    upkeep_files: int = 10_000
+    """Files that wait for compaction above which rounds are slowed down."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -154,7 +160,7 @@ class LakeOptions:
 
 
 _USUAL = LakeOptions()
-_SAID_IF_SET = ("snapshots", "snapshot_seconds", "catalog")
+_SAID_IF_SET = ("snapshots", "snapshot_seconds", "catalog", "upkeep_percent", "upkeep_files")
 """Options of later releases. Omitted at their defaults, so stored definitions do not change."""
 
 

@@ -39,6 +39,8 @@ LAKE = outside_values.record(
         "snapshots": outside_values.integer(1),
         "snapshot_seconds": _SECONDS,
         "catalog": outside_values.text(64),
+        "upkeep_percent": outside_values.integer(1, 100),
+        "upkeep_files": outside_values.integer(1),
     }
 )
 DEFINITION = outside_values.record(

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from lakestore_tiering.compact import SMALL_FILES_MIN, due, foreign
+from lakestore_tiering.compact import SMALL_FILES_MIN, due
 from lakestore_tiering.iceberg_java import LakeDelete, LakeFile
+from lakestore_tiering.live_files import FileColumns
 
 TARGET = 1_000
 
@@ -40,21 +41,22 @@ def file(size: int, partition: str = "", deleted: int = 0, *, alone: bool = True
     ],
 )
 def test_due_by_the_rewrites_own_rule(files: list[LakeFile], expected: bool) -> None:
-    assert due(files, TARGET) == expected
+    assert due(FileColumns.of(files), TARGET) == expected
 
 
 @pytest.mark.parametrize("values", [[b"\0\x7d", b"\0\0\0\x7d"], [float("nan"), float("nan")]], ids=["widened", "nan"])
 def test_one_partition_of_several_versions_is_one_group(values: list[Any]) -> None:
     """A decimal has more bytes after a widening, and NaN is no key of itself."""
     files = [LakeFile("p", 100, 740, None, None, "PARQUET", (value,)) for value in values]
-    assert due(files, TARGET)
+    assert due(FileColumns.of(files), TARGET)
 
 
 def test_zeros_of_both_signs_are_two_partitions() -> None:
     """Iceberg's rewrite does not merge their files, so a round that began one would write nothing, each time."""
-    assert not due([LakeFile("p", 100, 740, None, None, "PARQUET", (zero,)) for zero in (0.0, -0.0)], TARGET)
+    files = [LakeFile("p", 100, 740, None, None, "PARQUET", (zero,)) for zero in (0.0, -0.0)]
+    assert not due(FileColumns.of(files), TARGET)
 
 
 def test_files_of_other_formats_are_brought_back() -> None:
-    assert foreign([file(1_000), file(1_000, form="ORC")])
-    assert not foreign([file(1_000)])
+    assert FileColumns.of([file(1_000), file(1_000, form="ORC")]).foreign == 1
+    assert not FileColumns.of([file(1_000)]).foreign

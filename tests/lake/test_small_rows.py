@@ -1,9 +1,11 @@
-"""Small rounds are written by Arrow without a Spark job and few loads, large and sorted ones by Spark."""
+"""Small rounds are written by Arrow without a Spark job and few loads, large ones by Spark."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -46,6 +48,7 @@ def rounds(lake: ls.Lake, spark: SparkSession, **options: Any) -> None:
         {"keyed": False, "format_version": 2, "partition_by": ["truncate(1, text)"]},
         {"keyed": False, "format_version": 2},
         {"keyed": True, "format_version": 3},
+        {"keyed": True, "sort_by": ["text desc", "id"], "partition_by": ["bucket(4, id)"]},
     ],
     ids=str,
 )
@@ -59,18 +62,16 @@ def test_small_rounds_take_no_spark_job(
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ({"sort_by": ["text"]}, ""),
         ({}, "OFFSETS_MAX"),
         ({}, "BYTES_MAX"),
         ({"partition_by": ["bucket(4, id)"]}, "PARTITIONS_MAX"),
     ],
-    ids=["sorted", "many offsets", "many bytes", "many partitions"],
+    ids=["many offsets", "many bytes", "many partitions"],
 )
 def test_other_rounds_are_sparks(
     lake: ls.Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], name: str
 ) -> None:
-    if name:
-        monkeypatch.setattr(small_rows, name, 1)
+    monkeypatch.setattr(small_rows, name, 1)
     calls, staged = [], flush._staged_by_spark
 
     def noted(*given: Any) -> flush.StagedRows:
@@ -80,6 +81,20 @@ def test_other_rounds_are_sparks(
     monkeypatch.setattr(flush, "_staged_by_spark", noted)
     rounds(lake, spark, keyed=True, **options)
     assert len(calls) == 2
+
+
+def test_rows_of_a_sorted_table_are_sorted_in_each_file(lake: ls.Lake, spark: SparkSession) -> None:
+    options = {"sort_by": ["text desc", "id"], "partition_by": ["bucket(4, id)"]}
+    table = lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=2, lake=options)
+    table.upsert(pa.concat_tables([items(range(0, 100, 2), "a"), items(range(1, 100, 2), "b")]))
+    with Tierer(lake, spark) as tierer:
+        tierer.run_once(NAME, compaction=False)
+        files = tierer.tools.main_files(table.definition, tierer.tools.standing(table.definition)[0]).files()
+    assert len(files) == 4
+    for file in files:
+        rows = pq.read_table(file.path.removeprefix("file:"), partitioning=None).select(["text", "id"])
+        assert rows.num_rows > 10
+        assert rows == rows.sort_by([("text", "descending"), ("id", "ascending")])
 
 
 def test_a_lake_table_is_loaded_once_and_again_when_another_engine_has_changed_it(

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 import lakestore as ls
 from lakestore.iceberg.row_search import Bounds
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
-from lakestore_tiering import Tierer, snapshot_files
+from lakestore_tiering import Tierer, small_rows, snapshot_files
 from lakestore_tiering.iceberg_java import Iceberg, LakeDelete, LakeFile
+from lakestore_tiering.live_files import MainFiles
 from lakestore_tiering.orphans import expire
 from tests.lake.tiering_tables import NAME, SCHEMA, in_lake, in_table, items, keys
 
@@ -55,6 +56,10 @@ def listed_by_java(lake: Iceberg) -> dict[str, LakeFile]:
     return found
 
 
+def paths(main: MainFiles) -> set[str]:
+    return {file.path for file in main.files()}
+
+
 def _names(lake: Iceberg) -> Any:
     columns = lake.jvm.java.util.ArrayList()
     for name in ENDS:
@@ -79,7 +84,7 @@ def test_another_tierer_sees_what_java_lists_and_asks_for_what_it_changes(
             first.run_once(compaction=False)
         java = first.tools.standing(table.definition)[0]
         wanted = listed_by_java(java)
-        found = {file.path: file for file in snapshot_files.files(java)}
+        found = {file.path: file for file in first.tools.main_files(table.definition, java).files()}
         assert {path: facts(file) for path, file in found.items()} == {path: facts(f) for path, f in wanted.items()}
         assert len(found) >= 2
         assert sum(len(file.deletes) for file in found.values()) >= 1
@@ -90,13 +95,13 @@ def test_another_tierer_sees_what_java_lists_and_asks_for_what_it_changes(
     if version == 3:
         return
     asked: list[str] = []
-    get = snapshot_files._Reader.get
+    get = snapshot_files.ManifestReader.get
 
-    def counted(self: snapshot_files._Reader, place: int, path: str) -> Any:
+    def counted(self: snapshot_files.ManifestReader, place: int, path: str) -> Any:
         asked.append(path)
         return get(self, place, path)
 
-    monkeypatch.setattr(snapshot_files._Reader, "get", counted)
+    monkeypatch.setattr(snapshot_files.ManifestReader, "get", counted)
     with Tierer(lake, spark, holder="two") as second:
         table.upsert(items(range(49, 50), "c-"))
         second.run_once(compaction=False)
@@ -111,18 +116,18 @@ def test_a_truncate_leaves_no_file_in_a_tierers_memory(lake: ls.Lake, spark: Spa
     """Its snapshot names no file that left: a tierer that still believes in them begins a rewrite each round."""
     table = lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=2)
     with Tierer(lake, spark, holder="one") as tierer:
-        known = tierer.tools.known
         for text in "ab":
             table.upsert(items(range(20), text))
             tierer.run_once(compaction=False)
             java = tierer.tools.standing(table.definition)[0]
-            before = set(known[table.definition.uuid].files.at_main(java))
+            before = paths(tierer.tools.main_files(table.definition, java))
         table.truncate()
         table.upsert(items(range(5)))
         tierer.run_once(compaction=False)
-        java, files = tierer.tools.standing(table.definition)[0], known[table.definition.uuid].files
-        assert set(files.at_main(java)) == {file.path for file in snapshot_files.files(java)}
-        assert not before & set(files.at_main(java))
+        java = tierer.tools.standing(table.definition)[0]
+        after = paths(tierer.tools.main_files(table.definition, java))
+        assert after == set(listed_by_java(java))
+        assert not before & after
 
 
 @pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.long), 3])
@@ -136,7 +141,8 @@ def test_rounds_go_on_when_the_manifests_that_the_files_were_listed_by_are_gone(
             tierer.run_once(compaction=False)
         table.delete(keys(range(0, 3)))
         tierer.run_once(compaction=False)
-        lists = snapshot_files.manifests(tierer.tools.standing(table.definition)[0])
+        java = tierer.tools.standing(table.definition)[0]
+        lists = [str(each.path()) for each in java.table.currentSnapshot().allManifests(java.table.io())]
         spark.sql(f"CALL lake.system.rewrite_manifests(table => '{NAME}', use_caching => false)").collect()
         table.delete(keys(range(59, 60)))
         tierer.run_once(compaction=False)
@@ -150,8 +156,10 @@ def test_rounds_go_on_when_the_manifests_that_the_files_were_listed_by_are_gone(
         assert in_lake(spark) == in_table(table)
 
 
-def test_the_jvm_is_asked_few_questions_about_each_file_that_changes(lake: ls.Lake, spark: SparkSession) -> None:
-    """The table has many partitions, because Arrow writes the rounds of tables with few."""
+def test_the_jvm_is_asked_few_questions_about_each_file_that_changes(
+    lake: ls.Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_rows, "PARTITIONS_MAX", 1)
     table = lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=2, lake={"partition_by": ["id"]})
     asked: list[str] = []
     client = spark._jvm._gateway_client  # type: ignore[union-attr]

@@ -41,7 +41,7 @@ class Rounds:
         self.now = 0.0
         self.spark_has_ended = False
         monkeypatch.setattr(service, "flush", self.flush)
-        monkeypatch.setattr("lakestore_tiering.compact.fork", lambda *_: None)
+        monkeypatch.setattr("lakestore_tiering.compact.fork", lambda *_, **__: None)
         monkeypatch.setattr("lakestore_tiering.round.Round.sweep_once", lambda *_: None)
         monkeypatch.setattr("lakestore_tiering.orphans.remove", lambda *_: 0)
         monkeypatch.setattr("lakestore_tiering.iceberg_java.has_ended", lambda _: self.spark_has_ended)
@@ -198,7 +198,7 @@ def test_a_compaction_that_waits_is_given_up_at_the_end(rounds: Rounds, monkeypa
 
     scan: Any = SimpleNamespace(table=SimpleNamespace(uuid="u"), lake_table=None)
     monkeypatch.setattr(
-        "lakestore_tiering.compact.fork", lambda _, name: Fork(scan, name, 1, (0,), "lease", 1, whole=False)
+        "lakestore_tiering.compact.fork", lambda _, name, **__: Fork(scan, name, 1, (0,), "lease", 1, whole=False)
     )
     monkeypatch.setattr("lakestore_tiering.compact.rewrite", rewrite)
     monkeypatch.setattr("lakestore_tiering.compact.abandon", abandon)
@@ -234,7 +234,7 @@ def test_the_compaction_of_a_dropped_table_gives_its_lease_back(
     scan: Any = SimpleNamespace(table=SimpleNamespace(uuid="dropped"), lake_table=None)
     rewritten: Future[None] = Future()
     fork = Fork(scan, "branch", 1, (0,), "lease", 1, whole=False)
-    rounds.tierer._compacting["dropped"] = service._Rewrite(fork, rewritten)
+    rounds.tierer._compacting["dropped"] = service._Rewrite(fork, rewritten, 0.0)
     rounds.tierer.tools.forks["dropped"] = "branch"
     rounds.run(1.0)
     assert released == [], "it is still being rewritten"

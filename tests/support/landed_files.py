@@ -39,7 +39,9 @@ class LandedFiles:
     many: ManyFiles
 
     @staticmethod
-    def of(lake: Any, http: str, count: int, partitions: int, rows: int = 2) -> LandedFiles:
+    def of(
+        lake: Any, http: str, count: int, partitions: int, rows: int = 2, *, files_per_manifest: int = 1_000
+    ) -> LandedFiles:
         """Write the rows, and land them in so many files; `http` is the server's address of its catalog."""
         table = lake.create_table("bench.big", SCHEMA, primary_key=["id"], buckets=1, lake=LAKE)
         with table.writer() as out:
@@ -50,7 +52,9 @@ class LandedFiles:
         with urllib.request.urlopen(place) as answer:
             document = json.load(answer)["metadata"]
         scan = plan.decode(lake.transport.plan(plan.request(["bench.big"], no_dead=True))).scan("bench.big")
-        many = ManyFiles(scan.table, document["location"], count, partitions, rows, document=document)
+        many = ManyFiles(
+            scan.table, document["location"], count, partitions, rows, files_per_manifest, document=document
+        )
         _land(lake, place, many, scan)
         return LandedFiles(table, many)
 

@@ -8,8 +8,7 @@ point is leased until then, because it names these deaths.
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,16 +16,18 @@ from typing import Any
 import numpy as np
 
 from lakestore.errors import Conflict, Corrupt, LakestoreError
-from lakestore.iceberg.values import partition_key
+from lakestore.iceberg.manifest_entries import Longs
+from lakestore.iceberg.row_search import Flags
 from lakestore.model.columns import PREV
 from lakestore.rows.ipc import decode_server_rows
 from lakestore.rows.ranges import Offsets, OffsetSet
 from lakestore.union.plan import TableScan
 from lakestore.v1.lakestore_pb2 import FetchRequest
 from lakestore_spark.session import LAKE
-from lakestore_tiering import snapshot_files
+from lakestore_tiering import debts, snapshot_files
+from lakestore_tiering.debts import COMPACTION, Debt
 from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, java_errors
-from lakestore_tiering.live_files import covered_files
+from lakestore_tiering.live_files import FileColumns, MainFiles
 from lakestore_tiering.position_deletes import Deletes, write_deletes
 from lakestore_tiering.record import Record
 from lakestore_tiering.round import COMPACT, Round, StopAsked
@@ -44,8 +45,6 @@ The rewrite is a Spark job of seconds and spares a reader a few thousand rows. T
 """
 GROUP_BYTES_MAX = 100 << 30
 _SMALL, _LARGE = 0.75, 1.8
-FORMAT = "PARQUET"
-"""Format of the files that Lakestore writes. Another engine's rewrite may leave other formats."""
 
 
 def rewrite_options(target_bytes: int, *, force: bool) -> dict[str, str]:
@@ -59,52 +58,52 @@ def rewrite_options(target_bytes: int, *, force: bool) -> dict[str, str]:
     }
 
 
-def due(files: Iterable[LakeFile], target_bytes: int) -> bool:
+def due(files: FileColumns, target_bytes: int) -> bool:
     """True if the rewrite would take any of a table's files."""
-    return any(_taken(group, target_bytes) for group in _groups(files, target_bytes))
+    return bool(np.any(_taken(files, target_bytes)))
 
 
-def foreign(files: Iterable[LakeFile]) -> bool:
-    """True if another engine wrote files in another format; rewriting all files restores the format."""
-    return any(file.format != FORMAT for file in files)
+def _debt(files: FileColumns, taken: Flags, target_bytes: int) -> Debt:
+    """The debt of compaction. Its note says why small files are left."""
+    left = int(np.count_nonzero(~taken & (files.bytes < int(target_bytes * _SMALL))))
+    why = f"{left:,} more are small, with fewer than {SMALL_FILES_MIN} in their partition" if left else ""
+    return Debt(COMPACTION, int(np.count_nonzero(taken)), why)
 
 
-def _groups(files: Iterable[LakeFile], target_bytes: int) -> Iterator[list[LakeFile]]:
-    by_partition: dict[tuple[Hashable, ...], list[LakeFile]] = defaultdict(list)
-    for file in files:
-        wrong = not int(target_bytes * _SMALL) <= file.bytes <= int(target_bytes * _LARGE)
-        if wrong or _dirty(file):
-            by_partition[tuple(map(partition_key, file.partition or ()))].append(file)
-    for wanted in by_partition.values():
-        yield from _packed(wanted)
-
-
-def _packed(files: Sequence[LakeFile]) -> Iterator[list[LakeFile]]:
-    group: list[LakeFile] = []
-    size = 0
-    for file in files:
-        if group and size + file.bytes > GROUP_BYTES_MAX:
-            yield group
-            group, size = [], 0
-        group.append(file)
-        size += file.bytes
-    if group:
-        yield group
-
-
-def _taken(group: Sequence[LakeFile], target_bytes: int) -> bool:
-    size = sum(file.bytes for file in group)
-    return (
-        len(group) >= SMALL_FILES_MIN
-        or (len(group) > 1 and size > target_bytes)
-        or size > int(target_bytes * _LARGE)
-        or any(_dirty(file) and file.bytes >= target_bytes * DELETED_BYTES_SHARE_MIN for file in group)
+def _taken(files: FileColumns, target_bytes: int) -> Flags:
+    """True for each file that the rewrite would take, as Iceberg's planner chooses groups of one partition."""
+    wrong = (files.bytes < int(target_bytes * _SMALL)) | (files.bytes > int(target_bytes * _LARGE))
+    dirty = (files.deleted > 0) & (np.minimum(files.deleted, files.rows) >= DELETED_SHARE_MIN * files.rows)
+    chosen = np.flatnonzero(wrong | dirty)
+    taken = np.zeros(len(files.bytes), np.bool_)
+    if not len(chosen):
+        return taken
+    groups = _groups(files.partitions[chosen], files.bytes[chosen])
+    count = np.bincount(groups)
+    size = np.bincount(groups, weights=files.bytes[chosen])
+    is_worth = dirty[chosen] & (files.bytes[chosen] >= target_bytes * DELETED_BYTES_SHARE_MIN)
+    wanted = (
+        (count >= SMALL_FILES_MIN)
+        | ((count > 1) & (size > target_bytes))
+        | (size > int(target_bytes * _LARGE))
+        | (np.bincount(groups, weights=is_worth) > 0)
     )
+    taken[chosen] = wanted[groups]
+    return taken
 
 
-def _dirty(file: LakeFile) -> bool:
-    deleted = sum(delete.rows for delete in file.deletes.values() if delete.alone)
-    return deleted > 0 and min(deleted, file.rows) >= DELETED_SHARE_MIN * file.rows
+def _groups(partitions: Longs, sizes: Longs) -> Longs:
+    """A number for each file's group: the files of one partition, in order, up to `GROUP_BYTES_MAX`."""
+    _, groups = np.unique(partitions, return_inverse=True)
+    free = int(groups.max()) + 1
+    for number in np.flatnonzero(np.bincount(groups, weights=sizes) > GROUP_BYTES_MAX).tolist():
+        size = 0
+        for place in np.flatnonzero(groups == number).tolist():
+            if size and size + int(sizes[place]) > GROUP_BYTES_MAX:
+                number, free, size = free, free + 1, 0
+            groups[place] = number
+            size += int(sizes[place])
+    return groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,29 +160,36 @@ def compact(tools: Round, name: str, *, force: bool = False) -> CompactionResult
     return land(tools, started)
 
 
-def fork(tools: Round, name: str, *, force: bool = False) -> Fork | None:
-    """Begin a compaction if one is due: fork a branch from main and lease the log from its tier point."""
+def fork(tools: Round, name: str, *, force: bool = False, may_start: bool = True) -> Fork | None:
+    """Begin a compaction if one is due: fork a branch from main and lease the log from its tier point.
+
+    Without `may_start` only the debts are computed.
+    """
     cut = tools.plan(name)
     made = None
     try:
         scan = cut.scan(name)
         if scan.in_lake:
             with tools.turn_of(scan.table), java_errors():
-                made = _forked(tools, scan, cut.lease, force=force)
+                made = _forked(tools, scan, cut.lease, force=force, may_start=may_start)
         return made
     finally:
         if made is None:
             tools.leases.release(cut.lease)
 
 
-def _forked(tools: Round, scan: TableScan, lease: str, *, force: bool) -> Fork | None:
+def _forked(tools: Round, scan: TableScan, lease: str, *, force: bool, may_start: bool) -> Fork | None:
     lake, record = tools.open(scan)
     current = lake.current_id()
     if current is None:
         return None
-    files = tools.of(scan).files.at_main(lake).values()
-    whole = force or foreign(files)
-    if not (whole or due(files, scan.table.lake.target_file_bytes)):
+    main = tools.main_files(scan.table, lake)
+    files = main.columns()
+    taken = _taken(files, scan.table.lake.target_file_bytes)
+    debt = _debt(files, taken, scan.table.lake.target_file_bytes)
+    tools.debts.put(scan.table.uuid, debt, *debts.of_manifests(main))
+    whole = force or files.foreign > 0
+    if not (may_start and (whole or bool(np.any(taken)))):
         return None
     epoch = tools.epoch()
     branch = f"{COMPACT}{epoch}_{uuid.uuid4().hex[:12]}"
@@ -238,10 +244,10 @@ def _land(tools: Round, started: Fork) -> CompactionResult | None:
     if int(snapshot.snapshotId()) == started.snapshot_id:
         lake.drop_branch(started.branch)
         return None
-    known, base = tools.of(started.scan), lake.current_id()
+    base = lake.current_id()
     assert base is not None
     changes = snapshot_files.changes(lake, snapshot)
-    live = known.files.at_main(lake)
+    live = tools.main_files(started.scan.table, lake)
     old = _replaced(lake, started, changes, live)
     new = changes.added
     found = tools.indexes.find(new, _died_since(tools, started, record), started.scan.table.uuid)
@@ -260,10 +266,11 @@ def _land(tools: Round, started: Fork) -> CompactionResult | None:
     return CompactionResult(started.scan.table.name, len(old), len(new), deaths, landed)
 
 
-def _replaced(lake: Iceberg, started: Fork, changes: Changes, live: Mapping[str, LakeFile]) -> list[LakeFile]:
+def _replaced(lake: Iceberg, started: Fork, changes: Changes, live: MainFiles) -> list[LakeFile]:
     """Files of main that the rewrite replaces. Nothing is landed if another engine took one of them."""
-    if all(path in live for path in changes.removed):
-        return [live[path] for path in changes.removed]
+    files = live.at_paths(changes.removed)
+    if files is not None:
+        return files
     lake.drop_branch(started.branch)
     raise Conflict(f"table {started.scan.table.name}: another engine rewrote files while they were compacted")
 
@@ -301,11 +308,12 @@ def _superseded(tools: Round, started: Fork, bucket: int, start: int, end: int) 
     return parts
 
 
-def _outdated(old: Sequence[LakeFile], live: Mapping[str, LakeFile]) -> list[Any]:
+def _outdated(old: Sequence[LakeFile], live: MainFiles) -> list[Any]:
+    """Java delete files that cover only old files."""
     replaced = {file.path for file in old}
-    cover = covered_files(live.values())
-    javas = {key: delete.java for file in old for key, delete in file.deletes.items()}
-    return [java for key, java in javas.items() if cover[key] <= replaced]
+    deletes = {key: delete for file in old for key, delete in file.deletes.items()}
+    cover = live.covered_by({key for key, delete in deletes.items() if not delete.alone})
+    return [delete.java for key, delete in deletes.items() if delete.alone or cover[key] <= replaced]
 
 
 def _landed(lake: Iceberg, record: Record, base: int, swap: _Swap) -> int:

@@ -13,12 +13,13 @@ from contextlib import suppress
 
 from lakestore.client.transport import Transport
 from lakestore.errors import Conflict, Fenced, LakestoreError, Unavailable
-from lakestore.v1.lakestore_pb2 import TiererRequest, TierProblem
+from lakestore.v1.lakestore_pb2 import TableUpkeep, TiererRequest, TierProblem
 
 POLL_SECONDS = 0.5
 RENEWALS_PER_EPOCH = 4
+ALL_UPKEEP_EVERY = 8
 _PROBLEMS_SINCE = 5
-"""Protocol of the first server that accepts `problems`."""
+"""Protocol of the first server that accepts `problems` and `upkeep`."""
 
 
 class HeldEpoch:
@@ -33,6 +34,10 @@ class HeldEpoch:
         self._epoch = 0
         self._until = 0.0
         self._problems: tuple[TierProblem, ...] = ()
+        self._upkeep: dict[str, TableUpkeep] = {}
+        """The upkeep of each table that the server does not know yet."""
+        self._told: dict[str, TableUpkeep] = {}
+        self._asked = 0
         self._defect: Exception | None = None
         """The unexpected error that ended the renewals."""
         self._ended = threading.Event()
@@ -58,6 +63,12 @@ class HeldEpoch:
             self._problems = tuple(problems)
             self._wake.set()
 
+    def report_upkeep(self, upkeep: Sequence[TableUpkeep]) -> None:
+        """Tell the server the state of upkeep with the next renewal. All tables are told again every few renewals, for
+        a server that was started meanwhile.
+        """
+        self._upkeep = {part.table_uuid: part for part in upkeep}
+
     def acquire(self, wait_seconds: float, stop: threading.Event | None = None) -> int:
         """Acquire the epoch. Raises the server's error if another holder still has it after `wait_seconds`."""
         if self._epoch:
@@ -77,10 +88,13 @@ class HeldEpoch:
     def release(self) -> None:
         """Release the epoch. Idempotent."""
         if self._epoch and not self._ended.is_set():
+            if self._unsaid():
+                with suppress(LakestoreError):
+                    self._ask()
             self._ended.set()
             self._wake.set()
             with suppress(LakestoreError):
-                self._transport.release_tierer(self._request())
+                self._transport.release_tierer(TiererRequest(holder=self._holder, epoch=self._epoch))
 
     def _check_renewed(self) -> None:
         if self._defect is not None:
@@ -91,16 +105,25 @@ class HeldEpoch:
         request = TiererRequest(holder=self._holder, seconds=self.seconds, epoch=self._epoch)
         if self._transport.server.protocol >= _PROBLEMS_SINCE:
             request.problems.extend(self._problems)
+            request.upkeep.extend(self._unsaid())
         return request
+
+    def _unsaid(self) -> list[TableUpkeep]:
+        return [part for uuid, part in self._upkeep.items() if self._told.get(uuid) != part]
 
     def _ask(self) -> None:
         asked = self._clock()
+        self._asked += 1
+        if self._asked % ALL_UPKEEP_EVERY == 0:
+            self._told = {}
+        request = self._request()
         try:
-            answer = self._transport.acquire_tierer(self._request())
+            answer = self._transport.acquire_tierer(request)
         except Fenced:
             self._ended.set()
             raise
         self._epoch, self._until = answer.epoch, asked + answer.seconds
+        self._told = {**self._told, **{part.table_uuid: part for part in request.upkeep}}
 
     def _renew(self) -> None:
         while not self._ended.is_set():

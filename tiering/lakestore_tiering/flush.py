@@ -16,7 +16,7 @@ import numpy as np
 
 from lakestore.errors import Conflict, Corrupt, LakestoreError, NotFound
 from lakestore.iceberg.offset_cache import DeadRows, OffsetCache
-from lakestore.iceberg.row_search import by_bucket
+from lakestore.iceberg.row_search import by_bucket, packed
 from lakestore.model.columns import LAKE_COLUMNS
 from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved
@@ -110,13 +110,11 @@ def stage_errors(lake: Iceberg, name: str, branch: str) -> Iterator[None]:
 def _landed(
     tools: Round, cut: ReadPlan, scan: TableScan, lake: Iceberg, record: Record, staged: StagedRows
 ) -> FlushResult:
-    known = tools.of(scan)
     # From here on the commit is refused if another engine rewrites a file with dead rows. Otherwise the deaths would be
     # lost.
     base = lake.current_id()
-    files = known.files.at_main(lake).values() if lake.current_id() else ()
-    tools.indexes.forget(scan.table.uuid, known.files.removed_paths())
-    found = tools.indexes.find(files, scan.cold_dead(), scan.table.uuid)
+    main, dead = tools.main_files(scan.table, lake), scan.cold_dead()
+    found = tools.indexes.find(main.holding(packed(dead)), dead, scan.table.uuid)
     _check_found(scan, found)
     deletes = write_deletes(lake, found)
     tools.crash("deaths-written")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import orjson
@@ -14,7 +15,7 @@ import orjson
 from lakestore.iceberg.manifest_lists import DELETES, write_list
 from lakestore.iceberg.manifests import ADDED, Entry, File, described, write_manifest
 from lakestore.iceberg.values import Json
-from lakestore_tiering.iceberg_java import Iceberg
+from lakestore_tiering.iceberg_java import Iceberg, Lazy
 
 _SNAPSHOT, _FORMAT = 1, 2
 """Numbers of a snapshot that is never committed."""
@@ -32,7 +33,7 @@ def spec_of(lake: Iceberg) -> Json:
     return found
 
 
-def java(lake: Iceberg, content: int, files: Sequence[File]) -> list[Any]:
+def java(lake: Iceberg, content: int, files: Sequence[File]) -> list[Lazy]:
     """Java files under the table's partitioning, in order. `content` is `DATA` or `DELETES`."""
     if not files:
         return []
@@ -54,7 +55,7 @@ def java(lake: Iceberg, content: int, files: Sequence[File]) -> list[Any]:
         memory.deleteFile(manifests)
 
 
-def _read(lake: Iceberg, content: int, memory: Any, manifests: str) -> list[Any]:
+def _read(lake: Iceberg, content: int, memory: Any, manifests: str) -> list[Lazy]:
     snapshot = {"snapshot-id": _SNAPSHOT, "timestamp-ms": 0, "manifest-list": manifests, "sequence-number": 0}
     operation = "delete" if content == DELETES else "append"
     made = lake.api.SnapshotParser.fromJson(orjson.dumps({**snapshot, "summary": {"operation": operation}}).decode())
@@ -62,6 +63,7 @@ def _read(lake: Iceberg, content: int, memory: Any, manifests: str) -> list[Any]
     read = lake.api.ManifestFiles.readDeleteManifest if content == DELETES else lake.api.ManifestFiles.read
     reader = read(found[0], memory, lake.table.specs())
     try:
-        return list(lake.java_list_of(reader))
+        found = lake.java_list_of(reader)
+        return [Lazy(partial(found.get, place)) for place in range(int(found.size()))]
     finally:
         reader.close()

@@ -20,6 +20,7 @@ from lakestore.errors import Invalid
 from lakestore.iceberg.places import place
 from lakestore.model.file_uri import LOCAL_PATTERN
 from lakestore.model.table import Table
+from lakestore_tiering.debts import ORPHANS, SNAPSHOTS, Debt
 from lakestore_tiering.iceberg_java import Iceberg, java_errors
 from lakestore_tiering.round import Round
 
@@ -45,7 +46,12 @@ def expire(
         seen, count = tools.last_seen(table), 0
         if seen is None or _gone(seen, newest, table.lake.snapshots, older_than_ms):
             lake, _ = tools.standing(table)
-            count = _expire(lake, _gone(lake, newest, table.lake.snapshots, older_than_ms))
+            due = _gone(lake, newest, table.lake.snapshots, older_than_ms)
+            count = _expire(lake, due)
+            left = len(due) - count
+            tools.debts.put(table.uuid, Debt(SNAPSHOTS, left, "readers hold them" if left else ""))
+        else:
+            tools.debts.put(table.uuid, Debt(SNAPSHOTS, 0))
         tools.crash("expired")
         return count
 
@@ -108,14 +114,20 @@ def remove(
         lake.refresh()
         old = [path for path, made in files.items() if made < clock() - keep_seconds]
         candidates = {path: _named_as(path) for path in old if not _METADATA.fullmatch(_name(path))}
-        if not candidates or _is_ahead(lake, files):
+        is_ahead = _is_ahead(lake, files)
+        if not candidates or is_ahead:
+            tools.debts.put(table.uuid, Debt(ORPHANS, len(candidates) if is_ahead else 0, _AHEAD if is_ahead else ""))
             return 0
         with tools.sparks_turn():
             unnamed = set(candidates.values()) - _named(tools, lake, set(candidates.values()))
     gone = [path for path, named_as in candidates.items() if named_as in unnamed]
     for path in gone:
         filesystem.delete_file(path)
+    tools.debts.put(table.uuid, Debt(ORPHANS, 0, f"the last search removed {len(gone):,}" if gone else ""))
     return len(gone)
+
+
+_AHEAD = "not searched: the folder holds newer metadata than the catalog's, so another history may name these files"
 
 
 def _files(filesystem: FileSystem, root: str) -> Iterator[tuple[str, float]]:

@@ -101,7 +101,7 @@ def _from_manifest(lake: Iceberg, pairs: Sequence[tuple[File, LakeFile]]) -> lis
         replace(file, spec_id=spec["spec-id"], partition=dict(zip(names, data.partition or (), strict=True)))
         for file, data in pairs
     ]
-    return manifest_files.java(lake, DELETES, files)
+    return [each.get() for each in manifest_files.java(lake, DELETES, files)]
 
 
 def _built(lake: Iceberg, file: File, data: LakeFile) -> Any:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from lakestore.client.transport import Transport
 from lakestore.errors import Conflict, LakestoreError, NotFound, Unavailable
+from lakestore.iceberg.cache import DerivedCache
 from lakestore.iceberg.offset_cache import OffsetCache
 from lakestore.model.names import VERSION_MARK
 from lakestore.model.table import Table
@@ -19,9 +20,10 @@ from lakestore.union.plan import ReadPlan, TableScan
 from lakestore_spark.leases import LEASE_SECONDS, SessionLeases
 from lakestore_spark.session import LAKE
 from lakestore_spark.types import quote_name
+from lakestore_tiering.debts import TableDebts
 from lakestore_tiering.hot_rows import Hot
 from lakestore_tiering.iceberg_java import Iceberg, java_errors
-from lakestore_tiering.live_files import LiveFiles
+from lakestore_tiering.live_files import LiveFiles, MainFiles
 from lakestore_tiering.record import Record
 
 
@@ -75,6 +77,8 @@ class Round:
     """Called with the name of each finished step; tests raise or kill there."""
     indexes: OffsetCache = field(default_factory=OffsetCache)
     """Offset indexes of all tables, by table uuid."""
+    derived: DerivedCache = field(default_factory=DerivedCache)
+    """The cache of manifests as columns."""
     spark_turn: threading.RLock = field(default_factory=threading.RLock)
     """Held during a Spark job: a job takes all cores, and memory may not suffice for several.
 
@@ -85,6 +89,8 @@ class Round:
     known: dict[str, TableMemory] = field(default_factory=dict)
     forks: dict[str, str] = field(default_factory=dict)
     """Table uuid to the branch of its running compaction."""
+    debts: TableDebts = field(default_factory=TableDebts)
+    """The debts of all tables' upkeep."""
     swept: set[str] = field(default_factory=set)
     """Uuids of the tables whose old branches were removed."""
 
@@ -119,6 +125,13 @@ class Round:
             except BaseException:
                 memory.lake = None
                 raise
+
+    def main_files(self, table: Table, lake: Iceberg) -> MainFiles:
+        """The files of a table's main. Indexes of files that left it are removed."""
+        files = self.known.setdefault(table.uuid, TableMemory()).files
+        main = files.at_main(lake, self.derived)
+        self.indexes.forget(table.uuid, files.removed_paths())
+        return main
 
     def last_seen(self, table: Table) -> Iceberg | None:
         """The lake table as last seen; another engine may have committed since. None if it was never seen."""

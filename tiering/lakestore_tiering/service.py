@@ -35,7 +35,8 @@ from lakestore.model.table import Table
 from lakestore.v1.lakestore_pb2 import ListTablesRequest, TierProblem
 from lakestore.wire import tracing
 from lakestore_spark.leases import SessionLeases
-from lakestore_tiering import compact, iceberg_java, orphans
+from lakestore_tiering import compact, iceberg_java, manifest_rewrite, orphans
+from lakestore_tiering.budgets import Budgets
 from lakestore_tiering.compact import CompactionResult, Fork
 from lakestore_tiering.epoch import POLL_SECONDS, HeldEpoch
 from lakestore_tiering.flush import FlushResult, flush
@@ -155,6 +156,8 @@ class _Rewrite:
 
     fork: Fork
     rewritten: Future[None]
+    began: float
+    """Clock seconds."""
 
 
 class Tierer:
@@ -178,13 +181,15 @@ class Tierer:
         leases = SessionLeases(lake.transport, keep_seconds=float("inf"), on_release=hot.forget)
         derived = cache.of_process()
         self._folder = TemporaryDirectory(prefix="lakestore-cache-", ignore_cleanup_errors=True)
-        indexes = OffsetCache(derived if derived.folder else cache.DerivedCache(Path(self._folder.name)))
-        self.tools = Round(spark, lake.transport, hot, leases, self._held.epoch, self._held.confirm, crash, indexes)
+        derived = derived if derived.folder else cache.DerivedCache(Path(self._folder.name))
+        about = self._held.epoch, self._held.confirm, crash, OffsetCache(derived), derived
+        self.tools = Round(spark, lake.transport, hot, leases, *about)
         self._troubles, self._server = FailedTables(), ServerOutage(lake.address, clock)
         self._rounds: dict[str, int] = {}
         self._looked: dict[str, float] = {}
         self._due: dict[str, float] = {}
         """Table uuid to clock seconds."""
+        self._budgets = Budgets(self.tools.debts, clock)
         self._pool = ThreadPoolExecutor(ROUNDS_AT_ONCE, "lakestore-round")
         self._background = ThreadPoolExecutor(1, "lakestore-compact")
         self._compacting: dict[str, _Rewrite] = {}
@@ -271,7 +276,10 @@ class Tierer:
             flushed = self._flush(table)
             self.tools.sweep_once(table)
             compacted = None if compaction is False else compact.compact(self.tools, table.name, force=bool(compaction))
+            if compaction is not False:
+                manifest_rewrite.rewrite(self.tools, table)
             expired = orphans.expire(self.tools, table)
+            self._held.report_upkeep(self.tools.debts.messages())
         return Outcome(table.name, flushed, compacted, expired, self._clock() - started)
 
     def _flush(self, table: Table) -> FlushResult | None:
@@ -339,7 +347,8 @@ class Tierer:
             return self._troubles.failed(table, error).retry_seconds
         if was_done:
             self._troubles.went_well(table)
-        return float(table.lake.freshness_seconds)
+        self._held.report_upkeep(self.tools.debts.messages())
+        return self._budgets.pause(table)
 
     def _round(self, table: Table) -> None:
         with tracing.span("round", table=table.name):
@@ -350,6 +359,8 @@ class Tierer:
                 self._rounds[table.uuid] = self._rounds.get(table.uuid, 0) + 1
                 if self._rounds[table.uuid] % ROUNDS_PER_EXPIRY == 0:
                     orphans.expire(self.tools, table)
+                    if table.uuid not in self._compacting:
+                        manifest_rewrite.rewrite(self.tools, table)
             if self._clock() - self._looked.setdefault(table.uuid, float("-inf")) >= ORPHAN_CHECK_SECONDS:
                 self._looked[table.uuid] = self._clock()
                 if table.uuid not in self._compacting:
@@ -359,7 +370,8 @@ class Tierer:
         """Forget dropped tables. Their compactions are abandoned, which releases the leases."""
         known = {table.uuid for table in tables}
         self._troubles.keep_only(tables)
-        for memory in (self.tools.known, self._rounds, self._looked, self._due):
+        self.tools.debts.keep_only(known)
+        for memory in (self.tools.known, self._rounds, self._looked, self._due, self._budgets.rests):
             for gone in memory.keys() - known:
                 memory.pop(gone)
         for gone in self._compacting.keys() - known:
@@ -377,19 +389,21 @@ class Tierer:
         if running is None:
             if self.tools.stop.is_set():
                 return
-            fork = compact.fork(self.tools, table.name)
+            fork = compact.fork(self.tools, table.name, may_start=self._budgets.may_start(table))
             if fork is not None:
                 rewritten = self._background.submit(compact.rewrite, self.tools, fork)
-                self._compacting[table.uuid] = _Rewrite(fork, rewritten)
+                self._compacting[table.uuid] = _Rewrite(fork, rewritten, self._clock())
+            self._budgets.note(table, is_running=fork is not None)
             return
         if not running.rewritten.done():
             return
         del self._compacting[table.uuid]
+        self._budgets.spent(table, self._clock() - running.began)
         error = running.rewritten.exception()
         if error is not None:
             compact.abandon(self.tools, running.fork)
             raise Unavailable(f"the compaction of table {table.name} failed: {error}") from error
-        compact.land(self.tools, running.fork)
+        self._budgets.landed(table, compact.land(self.tools, running.fork))
 
 
 def _joined(errors: list[LakestoreError]) -> LakestoreError:

@@ -74,6 +74,25 @@ class TierProblem:
     """Failed rounds in a row."""
 
 
+@dataclass(frozen=True, slots=True)
+class UpkeepDebt:
+    """The debt of one duty of a table's upkeep, as the tierer reports it."""
+
+    duty: str
+    count: int
+    note: str
+    """The next step, or the reason why a run would not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableUpkeep:
+    """The tierer's report on the upkeep of a table."""
+
+    debts: tuple[UpkeepDebt, ...]
+    slowed: str
+    """Why rounds are slowed down; empty if they are not."""
+
+
 class Catalog:
     """Namespaces and tables, ours and foreign ones."""
 
@@ -110,6 +129,8 @@ class Catalog:
         """Refused commits by the error's name."""
         self.tier_problems: Mapping[str, TierProblem] = {}
         """Table uuid to the tierer's last reported problem."""
+        self.table_upkeep: Mapping[str, TableUpkeep] = {}
+        """Table uuid to the tierer's last report on its upkeep."""
 
     @property
     def ahead(self) -> Mapping[str, str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from lakestore import limits
 from lakestore.errors import Fenced, Invalid, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.catalog.catalog import Catalog, TierProblem
+from lakestore_server.catalog.catalog import Catalog, TableUpkeep, TierProblem, UpkeepDebt
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Clock
 from lakestore_server.state.commit_record import CommitRecord, TiererClaim
 from lakestore_server.state.state import State
 
 PROBLEM_CHARACTERS_MAX = 2_000
+DUTIES_MAX, DUTY_CHARACTERS_MAX = 20, 40
 
 
 class TiererVerbs:
@@ -38,6 +39,9 @@ class TiererVerbs:
         epoch = self._renewed(request.epoch) if request.epoch else self._engine.operate(plan).result
         self._until = now + seconds
         self._catalog.tier_problems = {part.table_uuid: _problem(part) for part in request.problems}
+        known, told = self._catalog.table_upkeep, {part.table_uuid: _upkeep(part) for part in request.upkeep}
+        tables = self._engine.view.tables
+        self._catalog.table_upkeep = {uuid: upkeep for uuid, upkeep in {**known, **told}.items() if uuid in tables}
         return pb.TiererAnswer(epoch=epoch, seconds=seconds)
 
     def _renewed(self, epoch: int) -> int:
@@ -53,6 +57,14 @@ class TiererVerbs:
             self._until = 0.0
             self._catalog.tier_problems = {}
         return pb.TiererAnswer(epoch=request.epoch)
+
+
+def _upkeep(said: pb.TableUpkeep) -> TableUpkeep:
+    debts = (
+        UpkeepDebt(part.duty[:DUTY_CHARACTERS_MAX], part.count, part.note[:PROBLEM_CHARACTERS_MAX])
+        for part in said.debts[:DUTIES_MAX]
+    )
+    return TableUpkeep(tuple(debts), said.slowed[:PROBLEM_CHARACTERS_MAX])
 
 
 def _problem(said: pb.TierProblem) -> TierProblem:

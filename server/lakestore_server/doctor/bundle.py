@@ -23,8 +23,8 @@ fields file files folder formats found freshness grpc health held_by holds http 
 lake_ahead largest le level limit logger lsn machine_mb mapped_files mapped_files_max memory method message name names
 note offset owner partition peer port principal problem process producer reads_from_why records recovery_seconds
 rejected release remedy reports rows running scheme seconds segment server settings_mb snapshot state status
-subscription table tables tables_mb tier_problem time timeline topic topics traceback uuid verdict version warehouse
-what when where why
+subscription table tables tables_mb tier_problem time timeline topic topics traceback upkeep_slowed uuid verdict version
+warehouse what when where why
 """
 """Names in lines of logs, of the status, of metrics and of findings."""
 _SETTINGS = [each.name for each in config.options(Settings) if not each.secret]

@@ -115,6 +115,20 @@ def tier_failures(moment: Moment) -> Iterator[Sample]:
         yield (served.table.name,), served.tier_problem.failures if served.tier_problem else 0
 
 
+def upkeep_debts(moment: Moment) -> Iterator[Sample]:
+    """The debt of each duty of a table's upkeep."""
+    for served in moment.status.tables:
+        for debt in served.upkeep.debts if served.upkeep else ():
+            yield (served.table.name, debt.duty), debt.count
+
+
+def upkeep_delays(moment: Moment) -> Iterator[Sample]:
+    """1 for each table whose rounds are slowed down."""
+    for served in moment.status.tables:
+        if served.upkeep is not None:
+            yield (served.table.name,), 1 if served.upkeep.slowed else 0
+
+
 def calls(moment: Moment) -> Iterator[Sample]:
     """Durations of calls, by method and outcome."""
     yield from sorted(moment.sources.calls.seconds().items(), key=lambda found: found[0])

@@ -31,6 +31,8 @@ from lakestore_server.operate.metric_sources import (
     running,
     subscriptions_behind,
     tier_failures,
+    upkeep_debts,
+    upkeep_delays,
 )
 from lakestore_server.operate.status import kept_bytes
 
@@ -96,6 +98,20 @@ TABLE_FAMILIES = (
         "gauge",
         "Failed tiering rounds in a row, as the tierer reports; 0 after a success.",
         tier_failures,
+        ("table",),
+    ),
+    Family(
+        "lakestore_table_upkeep_debt",
+        "gauge",
+        "Files, manifests or snapshots that a duty of the table's upkeep would change now, as the tierer reports.",
+        upkeep_debts,
+        ("table", "duty"),
+    ),
+    Family(
+        "lakestore_table_upkeep_slowed",
+        "gauge",
+        "1 while the tierer slows a table's rounds down because its upkeep is behind, else 0.",
+        upkeep_delays,
         ("table",),
     ),
     Family(

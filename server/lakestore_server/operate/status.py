@@ -17,7 +17,7 @@ from lakestore.model.token import SHARD
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
-from lakestore_server.catalog.catalog import Catalog, TierProblem
+from lakestore_server.catalog.catalog import Catalog, TableUpkeep, TierProblem
 from lakestore_server.commit.engine import CommitLoop, Engine
 from lakestore_server.duties.checkpoint_upload import CheckpointUpload
 from lakestore_server.duties.expiry import Expiry, Figures
@@ -151,6 +151,8 @@ class ServedTable:
     """None if the last round succeeded or no tierer has reported the table."""
     lake: LakeFigures | None = None
     """None before the first look at the lake, and for a table without one."""
+    upkeep: TableUpkeep | None = None
+    """None before a tierer has reported the table's upkeep."""
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form, without keys of duties that have nothing to say."""
@@ -167,7 +169,9 @@ class ServedTable:
         }
         lake = {f"lake_{name}": figure for name, figure in asdict(self.lake).items()} if self.lake else {}
         table = {each.name: getattr(self.table, each.name) for each in fields(TableStatus)}  # flat: no copies
-        return {**table, **held, **expiring, **reads, **lake, "lake_ahead": self.lake_ahead, **tiering}
+        upkeep = {} if self.upkeep is None else asdict(self.upkeep)
+        upkeep = {"upkeep": upkeep["debts"], "upkeep_slowed": upkeep["slowed"]} if upkeep else {}
+        return {**table, **held, **expiring, **reads, **lake, "lake_ahead": self.lake_ahead, **tiering, **upkeep}
 
 
 class KnownTables:
@@ -509,6 +513,7 @@ class StatusReader:
             lake_ahead=self._engine.lake_ahead.get(uuid, ""),
             tier_problem=self._catalog.tier_problem(uuid),
             lake=self.lakes.figures_of(uuid),
+            upkeep=self._catalog.table_upkeep.get(uuid),
         )
 
 

@@ -141,8 +141,8 @@ def upkeep(folder: Path) -> Iterator[Figure]:
             bed.change()
             yield from _figures({name: bed.measured(lambda: tierer.run_once(NAME, compaction=False), java)})
         table = bed.landed.many.table
-        files = tools.known[table.uuid].files.at_main(tools.standing(table)[0]).values()
-        due = lambda: compact.due(files, table.lake.target_file_bytes)  # noqa: E731
+        main = tools.main_files(table, tools.standing(table)[0])
+        due = lambda: compact.due(main.columns(), table.lake.target_file_bytes)  # noqa: E731
         yield from _figures({"choice of files to compact": bed.measured(due)})
         place = Path(bed.landed.many.folder.removeprefix("file://")) / "data"
         for number in range(ORPHANS):

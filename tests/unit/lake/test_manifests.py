@@ -158,6 +158,8 @@ def test_entries_come_back_as_they_were(case: tuple[int, int, dict[str, Any], li
 
 def side_by_side(figures: Entries, entries: list[Entry]) -> None:
     """The figures of all files are those of each."""
+    for name in ("PARQUET", "ORC"):
+        assert figures.has_format(name).tolist() == [entry.file.format == name for entry in entries]
     files = [entry.file for entry in entries]
     assert figures.rows.tolist() == [file.rows for file in files]
     assert figures.sizes.tolist() == [file.bytes for file in files]
@@ -433,6 +435,8 @@ def test_files_whose_format_cannot_be_looked_for_are_read_all_the_same() -> None
         record["data_file"]["file_format"] = record["data_file"]["file_format"].lower()
     lower = AvroFile(plain.meta, plain.sync, records).encode()
     assert read_manifest(lower, listed(lower, entries)) == entries
+    for each in (data, lower):
+        assert Entries(each, listed(each, entries)).has_format("PARQUET").tolist() == [True, True, False]
 
 
 def test_records_of_several_blocks_are_laid_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,17 @@ def test_a_file_without_a_catalog_is_content_with_the_servers_choice() -> None:
         table(catalog="a b")
 
 
-@pytest.mark.parametrize("wrong", [{"snapshots": 0}, {"snapshots": "7"}, {"snapshot_seconds": -1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"snapshots": 0},
+        {"snapshots": "7"},
+        {"snapshot_seconds": -1},
+        {"upkeep_percent": 0},
+        {"upkeep_percent": 101},
+        {"upkeep_files": 0},
+    ],
+)
 def test_wrong_ones_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(Invalid):
         table(**wrong)
@@ -57,9 +67,9 @@ def test_wrong_ones_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_an_older_server_is_not_asked_for_them() -> None:
     method: Any = SimpleNamespace(name="CreateTable")
-    for made in (table(snapshots=7), table(snapshot_seconds=60)):
+    for made in (table(snapshots=7), table(snapshot_seconds=60), table(upkeep_percent=20), table(upkeep_files=9)):
         request = CreateTableRequest(definition=made.to_json())
         rpc.check_known(method, request, 5, "0.3")
-        with pytest.raises(Invalid, match="would ignore 'snapshot"):
+        with pytest.raises(Invalid, match=r"would ignore '(snapshot|upkeep)"):
             rpc.check_known(method, request, 4, "0.2.0")
     rpc.check_known(method, CreateTableRequest(definition=table().to_json()), 4, "0.2.0")

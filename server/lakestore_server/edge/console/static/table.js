@@ -63,6 +63,7 @@ function facts(app, status, definition) {
     ["Last commit", clock(status.last_commit_us)],
     ["Lake", status.lake_files === undefined ? "not looked at yet, or empty" : `${plural(status.lake_files, "file")}, ${plural(status.lake_delete_files, "delete file")}, ${size(status.lake_bytes)}`],
     ["Deletes to clear", status.lake_deleted_rows === undefined ? "–" : `${count(status.lake_deleted_rows)} of ${count(status.lake_rows)} rows in the lake`],
+    ["Upkeep", upkeep(status), status.upkeep_slowed && "slowed"],
     ["Segments", `${count(status.segments)}, ${size(status.segment_bytes)}, ${count(status.stored_rows)} rows`],
     ["Retention", status.retention || "the whole log is kept"],
     ["Rows expire", status.ttl || "never"],
@@ -145,6 +146,12 @@ function tailPart(app) {
       h("span", { role: "status", class: "muted" }, tail ? tail.note : "the changelog from now on, newest first"),
       tail && tail.skipped > 0 && h("span", { class: "muted" }, `${count(tail.skipped)} changes were not shown`)),
     tail && tail.rows.length > 0 && grid("tail-rows", tail.columns.map((name) => ({ name })), [...tail.rows].reverse()));
+}
+
+function upkeep(status) {
+  if (!status.upkeep) return "no tierer has reported it yet";
+  const debts = status.upkeep.filter((debt) => debt.count).map((debt) => `${debt.duty.replace("_", " ")} ${count(debt.count)}${debt.note ? ` (${debt.note})` : ""}`);
+  return [debts.join(", ") || "nothing to do", status.upkeep_slowed].filter(Boolean).join("; ");
 }
 
 export function grid(id, heads, rows) {
