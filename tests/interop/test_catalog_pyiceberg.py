@@ -184,8 +184,7 @@ def test_errors_are_those_of_the_protocol(lake: World, http: httpx.Client) -> No
 
 def test_config_lists_every_endpoint(http: httpx.Client) -> None:
     endpoints = http.get("/config").json()["endpoints"]
-    assert len(endpoints) == len(VERBS) - 4  # less itself, and the calls on views, of which there are none
-    assert not any("views" in endpoint for endpoint in endpoints)
+    assert len(endpoints) == len(VERBS) - 1  # less itself
     assert "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}" in endpoints
     assert "POST /v1/{prefix}/transactions/commit" in endpoints
 

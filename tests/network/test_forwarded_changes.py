@@ -23,6 +23,7 @@ from lakestore_server.settings import Tls
 from tests.support.certificates import Authority
 from tests.support.replicas import Replicas
 from tests.support.rights import token_of, write_auth
+from tests.support.sql_views import view_request
 from tests.support.waiting import until
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": ["a", "b", "é"]})
@@ -100,6 +101,17 @@ def test_pyiceberg_works_through_a_follower(replicas: Replicas) -> None:
     leading = replicas.leader()
     assert leading is not None
     assert catalog_at(replicas, leading).load_namespace_properties("db") == {"ä": "1"}
+
+
+def test_views_are_made_through_a_follower_and_shown_by_both(replicas: Replicas) -> None:
+    follower = follower_of(replicas)
+    urls = [f"http://{replicas.http(number)}/iceberg/v1/namespaces/db/views" for number in (follower, 1 - follower)]
+    catalog_at(replicas, follower).create_namespace("db")
+    assert httpx.post(urls[0], json=view_request("v", spark="SELECT 1")).status_code == 200
+    shown = [httpx.get(f"{url}/v").json() for url in urls]
+    assert shown[0] == shown[1]
+    assert httpx.delete(f"{urls[0]}/v").status_code == 204
+    assert [httpx.get(f"{url}/v").status_code for url in urls] == [404, 404]
 
 
 def test_the_answer_waits_until_the_follower_shows_the_change(replicas: Replicas) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from lakestore.errors import NotFound
 from lakestore.model.table import Table
 from lakestore_server.state import catalog_change
-from lakestore_server.state.catalog_change import CatalogChange, Pointer, SetPointer, TierRecord
+from lakestore_server.state.catalog_change import CatalogChange, Pointer, SetPointer, SqlView, TierRecord
 
 
 class MemoryLedger:
@@ -18,6 +18,7 @@ class MemoryLedger:
         self._lock = threading.Lock()
         self._spaces: catalog_change.Namespaces = {}
         self._pointers: catalog_change.Pointers = {}
+        self._views: catalog_change.SqlViews = {}
         self._tiers: dict[str, dict[int, TierRecord]] = {}
         self._keys: set[str] = set()
         self.tables: dict[str, Table] = {}
@@ -34,6 +35,9 @@ class MemoryLedger:
 
     def pointers(self, namespace: str) -> Mapping[str, Pointer]:
         return {name: pointer for (space, name), pointer in self._pointers.items() if space == namespace}
+
+    def views(self, namespace: str) -> Mapping[str, SqlView]:
+        return {name: view for (space, name), view in self._views.items() if space == namespace}
 
     def own_table(self, namespace: str, name: str) -> Table | None:
         return self.tables.get(f"{namespace}.{name}")
@@ -65,10 +69,10 @@ class MemoryLedger:
 
     def commit(self, change: CatalogChange) -> None:
         with self._lock:
-            spaces, pointers = dict(self._spaces), dict(self._pointers)
-            catalog_change.check_change(change, spaces, pointers)
-            catalog_change.apply(change, spaces, pointers)
-            self._spaces, self._pointers = spaces, pointers
+            spaces, pointers, views = dict(self._spaces), dict(self._pointers), dict(self._views)
+            catalog_change.check_change(change, spaces, pointers, views)
+            catalog_change.apply(change, spaces, pointers, views)
+            self._spaces, self._pointers, self._views = spaces, pointers, views
             for step in change.steps:
                 if isinstance(step, SetPointer):
                     self._note_tiers(step)

@@ -140,6 +140,11 @@ def path_table(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
     return (catalog_target(asked.path["namespace"], asked.path["table"]),)
 
 
+def path_view(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
+    """A SQL view in the path."""
+    return (catalog_target(asked.path["namespace"], asked.path["view"]),)
+
+
 def unversioned(target: str, known: TableFacts) -> str:
     """The table of a name in the lake: `shop.orders$3` is a version of our table `shop.orders`."""
     parted = names.split_version(target)

@@ -308,6 +308,7 @@ RPCS: dict[str, Row] = {
 
 
 _PATH = "the table of the path"
+_VIEW_PATH = "the view of the path"
 _REFUSED = "nobody may: what is presented is read-only"
 _SPACE = "every table of the namespace"
 ROUTES: dict[tuple[str, str], Row] = {
@@ -353,9 +354,13 @@ ROUTES: dict[tuple[str, str], Row] = {
         "commit", finders.body_changes, "each table of the request", body=True, alias=finders.unversioned
     ),
     ("POST", f"{_TABLE}/metrics"): Row("read", finders.path_table, _PATH, alias=finders.unversioned),
-    ("GET", f"{_NAMESPACE}/views"): Row("known", finders.no_table, "there are no views"),
-    ("GET", _VIEW): Row("known", finders.no_table, "there are no views"),
-    ("HEAD", _VIEW): Row("known", finders.no_table, "there are no views"),
+    ("GET", f"{_NAMESPACE}/views"): Row("known", finders.no_table, lists=Listing.NAMES),
+    ("POST", f"{_NAMESPACE}/views"): Row("admin", finders.body_name, "the new view", body=True),
+    ("GET", _VIEW): Row("read", finders.path_view, _VIEW_PATH),
+    ("HEAD", _VIEW): Row("read", finders.path_view, _VIEW_PATH),
+    ("POST", _VIEW): Row("admin", finders.path_view, _VIEW_PATH),
+    ("DELETE", _VIEW): Row("admin", finders.path_view, _VIEW_PATH),
+    ("POST", f"{CATALOG}/views/rename"): Row("admin", finders.body_rename, "both names", body=True),
 }
 """Every HTTP route by method and path."""
 

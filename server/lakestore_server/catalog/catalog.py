@@ -23,6 +23,7 @@ from lakestore_server.catalog.ledger import Ledger
 from lakestore_server.catalog.metadata_store import MetadataStore, StoredMetadata
 from lakestore_server.catalog.outside_tables import OutsideCatalogs, OutsideTables, is_outside
 from lakestore_server.catalog.schemas import Json
+from lakestore_server.catalog.views import SqlViews
 from lakestore_server.host.clock import RealClock
 from lakestore_server.state import catalog_change
 from lakestore_server.state.catalog_change import (
@@ -45,7 +46,7 @@ Key = tuple[str, str]
 def add_steps(view: View, record: CommitRecord, *steps: CatalogStep, key: str = "") -> None:
     """Add steps to a commit; `Conflict` if one does not fit the present state."""
     change = CatalogChange(steps, key)
-    catalog_change.check_change(change, view.namespaces, view.pointers)
+    catalog_change.check_change(change, view.namespaces, view.pointers, view.sql_views)
     record.catalog.append(change)
 
 
@@ -123,6 +124,8 @@ class Catalog:
             timeline=timeline,
             outside=self.outside,
         )
+        self.views = SqlViews(ledger, store, self._contents, self.warehouse, now_ms=now_ms, new_uuid=new_uuid)
+        """The verbs of SQL views."""
         self.commits = 0
         """Commits since the start."""
         self.refusals: Counter[str] = Counter()
@@ -178,7 +181,7 @@ class Catalog:
         if self._seen(key):
             return
         self.namespace(name)
-        if self.ledger.pointers(name):
+        if self.ledger.pointers(name) or self.ledger.views(name):
             raise NamespaceNotEmpty(f"Namespace {name} is not empty")
         self._commits.journal(DropNamespace(name), key=key)
 
@@ -319,7 +322,7 @@ class Catalog:
         old = self.ledger.pointers(namespace).get(table)
         self.namespace(namespace)
         stored = self._store.load(location)
-        self._contents.check_free(name, None, stored.doc, registered=True)
+        self._contents.check_free(name, None, stored.doc)
         pointer = Pointer(location, stored.doc["table-uuid"])
         self._commits.journal(SetPointer(namespace, table, old.location if old else None, pointer), key=key)
         return stored
@@ -341,6 +344,8 @@ class Catalog:
             return
         locations.check_name(target.table)
         pointer = self._contents.pointer(source)
+        if target.table in self.ledger.views(target.namespace):
+            raise AlreadyExists(f"Cannot rename {source} to {target}. View already exists")
         own = self.ledger.own_table(source.namespace, source.table)
         if own is not None:
             self._contents.check_absent(target)

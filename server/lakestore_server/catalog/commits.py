@@ -379,7 +379,10 @@ class Commits:
         check_requirements(change.requirements, None)
         now = self._now_ms()
         doc = metadata_updates.updated(
-            metadata.empty(self._new_uuid(), 0), change.updates, now_ms=now, base_location=None
+            metadata.empty(self._new_uuid(), 0, _first_format(change.updates)),
+            change.updates,
+            now_ms=now,
+            base_location=None,
         )
         if not doc["location"]:
             raise Invalid(f"the commit that creates {change.name} sets no schema and no location")
@@ -456,6 +459,11 @@ def _versioned(base: Json, updates: Sequence[Json], version: Table | None, known
     if landing is None or landing.schema_id == gate.schema_id_of(base, known.records):
         return [*used, *updates, *([our_tables.option_updates(landing)] if landing else [])]
     return [*used, *updates, *our_tables.version_updates(landing)]
+
+
+def _first_format(updates: Sequence[Json]) -> int:
+    """The format version with which a commit creates its table: 1 if it asks for that, else 2, which may go up."""
+    return 1 if any(each.get("format-version") == 1 for each in updates) else 2
 
 
 def _is_applied(base: Json, updates: Sequence[Json]) -> bool:

@@ -101,26 +101,33 @@ class Contents:
         return StoredMetadata(stored.location, {**doc, "properties": properties}, b"")
 
     def check_absent(self, name: Name) -> None:
-        """`AlreadyExists` if a table, or a version of one of our tables, has the name."""
+        """`AlreadyExists` if a table, a version of one of our tables, or a view has the name."""
         self.namespace(name.namespace)
         taken = name.table in self._ledger.pointers(name.namespace) or self.resolved(name)[1] is not None
         if taken or self._ledger.own_table(name.namespace, name.table) is not None:
             raise AlreadyExists(f"Table already exists: {name}")
+        if name.table in self._ledger.views(name.namespace):
+            raise AlreadyExists(f"View with same name already exists: {name}")
 
-    def check_free(self, name: Name, old: Json | None, new: Json, *, registered: bool = False) -> None:
-        """`Forbidden` for a foreign table's metadata with places or properties that it may not choose. A registered
-        table may be anywhere in the warehouse outside other tables' places."""
+    def check_free(self, name: Name, old: Json | None, new: Json) -> None:
+        """`Forbidden` for a foreign table's metadata with places or properties that it may not choose. A table may be
+        anywhere in the warehouse outside other tables' places, but no place may contain a namespace's folder."""
         locations.check_table(new, self._warehouse)
         held = set(locations.folders(old)) if old else set()
         chosen = [place for place in locations.folders(new) if place not in held]
         if not chosen:
             return
         locations.check_not_presented(chosen, self._warehouse)
-        if registered:
-            locations.check_found(chosen, self._namespace_folders())
-        else:
-            locations.check_chosen(chosen, f"{self._warehouse}/{name.namespace}")
+        locations.check_found(chosen, self._namespace_folders())
         locations.check_free(chosen, self._others(name))
+
+    def check_view_places(self, doc: Json) -> None:
+        """`Forbidden` for a view's metadata with places or properties that it may not choose."""
+        places = locations.folders(doc)
+        locations.check_table(doc, self._warehouse)
+        locations.check_not_presented(places, self._warehouse)
+        locations.check_found(places, self._namespace_folders())
+        locations.check_free(places, self._every_table())
 
     def own_places(self, name: Name) -> list[str]:
         """The folders that only this table uses; `Forbidden` if its files must not be removed with it."""
@@ -139,13 +146,21 @@ class Contents:
         places = locations.folders(doc)
         locations.check_table(doc, self._warehouse)
         locations.check_found(places, self._namespace_folders())
-        every = (each.location for ns in self._ledger.namespaces() for each in self._ledger.pointers(ns).values())
+        every = self._named_tables()
         dropped = (each.location for each in self._ledger.pointers(DROPPED).values() if each != pointer)
         locations.check_free(places, (*every, *dropped))
         return places
 
     def _namespace_folders(self) -> list[str]:
         return [f"{self._warehouse}/{name}" for name in self._ledger.namespaces()]
+
+    def _named_tables(self) -> Iterator[str]:
+        return (each.location for ns in self._ledger.namespaces() for each in self._ledger.pointers(ns).values())
+
+    def _every_table(self) -> Iterator[str]:
+        """The metadata files of all tables, dropped ones too."""
+        yield from self._named_tables()
+        yield from (pointer.location for pointer in self._ledger.pointers(DROPPED).values())
 
     def _others(self, name: Name) -> Iterator[str]:
         for namespace in self._ledger.namespaces():

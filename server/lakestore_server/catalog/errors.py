@@ -14,7 +14,11 @@ class NoSuchTable(NotFound):
 
 
 class NoSuchView(NotFound):
-    """The view does not exist; the catalog has none."""
+    """The view does not exist."""
+
+
+class BadView(Invalid):
+    """A view that the rules of Iceberg's views forbid."""
 
 
 class NoSuchWarehouse(NotFound):

@@ -13,7 +13,7 @@ from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.plan import usable_tier
 from lakestore_server.state import catalog_change
-from lakestore_server.state.catalog_change import CatalogChange, Pointer, TierRecord
+from lakestore_server.state.catalog_change import CatalogChange, Pointer, SqlView, TierRecord
 from lakestore_server.state.chunk import Position
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
@@ -48,6 +48,9 @@ class JournalLedger:
 
     def pointers(self, namespace: str) -> Mapping[str, Pointer]:
         return {name: p for (ns, name), p in self._engine.view.pointers.items() if ns == namespace}
+
+    def views(self, namespace: str) -> Mapping[str, SqlView]:
+        return {name: view for (ns, name), view in self._engine.view.sql_views.items() if ns == namespace}
 
     def own_table(self, namespace: str, name: str) -> Table | None:
         view = self._engine.view
@@ -134,7 +137,7 @@ class JournalLedger:
         """Restored if the change is refused."""
 
         def plan(state: State, record: CommitRecord) -> None:
-            catalog_change.check_change(change, state.view.namespaces, state.view.pointers)
+            catalog_change.check_change(change, state.view.namespaces, state.view.pointers, state.view.sql_views)
             self._check_still_true(change, state, retired)
             record.catalog.append(change)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from lakestore.model.table import Table
-from lakestore_server.state.catalog_change import CatalogChange, Pointer, TierRecord
+from lakestore_server.state.catalog_change import CatalogChange, Pointer, SqlView, TierRecord
 
 
 class Ledger(Protocol):
@@ -19,6 +19,8 @@ class Ledger(Protocol):
     def namespaces(self) -> Mapping[str, Mapping[str, str]]: ...
 
     def pointers(self, namespace: str) -> Mapping[str, Pointer]: ...
+
+    def views(self, namespace: str) -> Mapping[str, SqlView]: ...
 
     def own_table(self, namespace: str, name: str) -> Table | None:
         """Our table of this name; None if there is none."""

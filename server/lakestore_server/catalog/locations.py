@@ -144,15 +144,8 @@ def table_folder(metadata_location: str) -> str:
     return posixpath.dirname(posixpath.dirname(metadata_location))
 
 
-def check_chosen(places: Iterable[str], namespace: str) -> None:
-    """Refuse places outside the folder of the table's namespace."""
-    for place in places:
-        if not inside(place, namespace):
-            raise Forbidden(f"location {place} must lie below the table's namespace, {namespace}: or leave it out")
-
-
 def check_found(places: Iterable[str], namespaces: Iterable[str]) -> None:
-    """Refuse places of a registered table that contain a whole namespace."""
+    """Refuse places of a table that contain a whole namespace."""
     for namespace in namespaces:
         for place in places:
             if plain(place) == plain(namespace) or inside(namespace, place):

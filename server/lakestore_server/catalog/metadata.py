@@ -16,7 +16,8 @@ MAIN = "main"
 NO_SNAPSHOT = -1
 PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
 DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
-_FORMAT_VERSIONS = (2, 3)
+_FORMAT_VERSIONS = (1, 2, 3)
+"""Versions of tables of other engines. Our tables have 2 or 3."""
 
 
 def empty(uuid: str, now_ms: int, format_version: int = 2) -> Json:
@@ -77,7 +78,9 @@ def ancestry(doc: Json, number: int | None) -> Iterator[Json]:
 def normal(doc: Any) -> Json:
     """Foreign metadata with every list and map present, or `Invalid`."""
     if not isinstance(doc, dict) or doc.get("format-version") not in _FORMAT_VERSIONS:
-        raise Invalid("this is not Iceberg table metadata of format version 2 or 3")
+        raise Invalid("this is not Iceberg table metadata of format version 1, 2 or 3")
+    if doc["format-version"] == 1:
+        _number_lists(doc)
     if not doc.get("table-uuid") or not doc.get("schemas") or not doc.get("partition-specs"):
         raise Invalid("this Iceberg table metadata has no uuid, schema or partition spec")
     for key, blank in empty("", 0, doc["format-version"]).items():
@@ -89,10 +92,33 @@ def normal(doc: Any) -> Json:
     return doc
 
 
+def _number_lists(doc: Json) -> None:
+    """Give a document of version 1 the lists that old writers left out: they wrote one schema and one spec."""
+    if not doc.get("schemas") and isinstance(doc.get("schema"), dict):
+        doc["schemas"], doc["current-schema-id"] = [{**doc["schema"], "schema-id": 0}], 0
+    if not doc.get("partition-specs") and isinstance(doc.get("partition-spec"), list):
+        spec, last = schemas.numbered_spec({"fields": doc["partition-spec"]}, [], schemas.PARTITION_ID_FIRST - 1)
+        doc["partition-specs"], doc["default-spec-id"] = [{**spec, "spec-id": 0}], 0
+        doc["last-partition-id"] = last
+    if not doc.get("sort-orders"):
+        doc["sort-orders"], doc["default-sort-order-id"] = [{"order-id": 0, "fields": []}], 0
+
+
+def with_single(doc: Json) -> Json:
+    """A document of version 1 with the fields `schema` and `partition-spec`, which its readers need; others have
+    neither."""
+    plain = {key: value for key, value in doc.items() if key not in ("schema", "partition-spec")}
+    if doc["format-version"] != 1:
+        return plain
+    schema = by_id(doc["schemas"], "schema-id", doc["current-schema-id"])
+    spec = by_id(doc["partition-specs"], "spec-id", doc["default-spec-id"])
+    return {**plain, "schema": schema, "partition-spec": spec["fields"] if spec else []}
+
+
 def check_format(version: Any) -> None:
     """`Invalid` unless this release writes the format version."""
     if version not in _FORMAT_VERSIONS:
-        raise Invalid(f"format version {version} is not supported; use 2 or 3")
+        raise Invalid(f"format version {version} is not supported; use 1, 2 or 3")
 
 
 def by_id(items: Iterable[Json], key: str, number: int) -> Json | None:

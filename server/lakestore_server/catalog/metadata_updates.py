@@ -20,6 +20,7 @@ from lakestore_server.catalog.metadata import (
     empty,
     main_of,
     snapshot_ids,
+    with_single,
 )
 from lakestore_server.catalog.metadata_store import SKEW_MS
 from lakestore_server.catalog.schemas import Json
@@ -72,6 +73,7 @@ class Draft:
         self.doc["snapshot-log"] = self._snapshot_log()
         if base_location is not None:
             self.doc["metadata-log"] = self._metadata_log(base_location)
+        self.doc = with_single(self.doc)
         return self.doc
 
     def touch(self, snapshot_ms: int | None = None) -> None:
@@ -253,13 +255,14 @@ def _set_default_sort_order(draft: Draft, update: Json) -> None:
 def _add_snapshot(draft: Draft, update: Json) -> None:
     snapshot: Json = {key: value for key, value in update["snapshot"].items() if value is not None}
     number, timestamp = _number(snapshot, "snapshot-id"), _number(snapshot, "timestamp-ms")
-    sequence = _number(snapshot, "sequence-number")
+    has_sequence = draft.doc["format-version"] >= 2
+    sequence = _number(snapshot, "sequence-number") if has_sequence else 0
     _text(snapshot, "manifest-list")
     _strings(snapshot.get("summary") or {})
     if number in draft.snapshots:
         raise Invalid(f"snapshot {number} is in the table already")
     last = draft.doc["last-sequence-number"]
-    if sequence <= last and "parent-snapshot-id" in snapshot:
+    if has_sequence and sequence <= last and "parent-snapshot-id" in snapshot:
         raise Conflict(f"snapshot {number} has sequence number {sequence}, but the table is at {last}: make it again")
     late = int(draft.base["last-updated-ms"]) - timestamp
     if late > SKEW_MS:

@@ -95,11 +95,12 @@ class Databases:
             view = state.view
             if name not in view.namespaces:
                 raise NotFound(f"there is no database {shown_name(name)}")
-            inside = sorted(table for namespace, table in view.pointers if namespace == name)
+            inside = sorted(table for namespace, table in (*view.pointers, *view.sql_views) if namespace == name)
             if inside:
                 more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
+                kind = "table" if (name, inside[0]) in view.pointers else "view"
                 raise Invalid(
-                    f"database {name} is not empty: it has the table {inside[0]}{more}; drop its tables first"
+                    f"database {name} is not empty: it has the {kind} {inside[0]}{more}; drop its {kind}s first"
                 )
             catalog.add_steps(view, record, DropNamespace(name))
 

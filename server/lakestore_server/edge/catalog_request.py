@@ -29,6 +29,7 @@ from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.contents import Name
 from lakestore_server.catalog.errors import (
     AlreadyExists,
+    BadView,
     Forbidden,
     NamespaceNotEmpty,
     NoSuchNamespace,
@@ -48,6 +49,7 @@ _NAMES: dict[type[LakestoreError], tuple[int, str]] = {
     AlreadyExists: (409, "AlreadyExistsException"),
     NamespaceNotEmpty: (409, "NamespaceNotEmptyException"),
     Forbidden: (403, "ForbiddenException"),
+    BadView: (400, "IllegalArgumentException"),
 }
 _KINDS = {
     "Invalid": (400, "BadRequestException"),
@@ -161,6 +163,14 @@ class CatalogRequest:
         if LEVELS in space:
             raise NoSuchTable(f"Table does not exist: {space.replace(LEVELS, '.')}.{table}")
         return Name(space, table)
+
+    @property
+    def view(self) -> Name:
+        """The SQL view in the path."""
+        space, view = self.path["namespace"], self.path["view"]
+        if LEVELS in space:
+            raise NoSuchView(f"View does not exist: {space.replace(LEVELS, '.')}.{view}")
+        return Name(space, view)
 
     def field(self, key: str, kind: type[Any], default: Any = None) -> Any:
         """A field of the body; `Invalid` for another type, or without field and default."""

@@ -21,11 +21,12 @@ from lakestore.model import outside_values
 from lakestore_server.access.finders import catalog_target
 from lakestore_server.catalog.commits import TableChange
 from lakestore_server.catalog.contents import Name
-from lakestore_server.catalog.errors import NoSuchNamespace, NoSuchView
+from lakestore_server.catalog.errors import NoSuchNamespace
 from lakestore_server.catalog.metadata_store import StoredMetadata
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.edge.catalog_request import CatalogRequest, Endpoints, Sources, Verb, empty_answer, json_answer
 from lakestore_server.snapshots import warehouse
+from lakestore_server.state.catalog_change import SqlView
 
 _PROPERTIES_MAX, _PROPERTY_CHARS_MAX = 100_000, 1 << 20
 PAGE_SIZE_MAX = 100_000
@@ -62,7 +63,7 @@ def _strings(value: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _config(call: CatalogRequest) -> Response:
-    endpoints = [f"{method} {prefixed(path)}" for method, path, _ in VERBS if path not in (CONFIG, _VIEWS, _VIEW)]
+    endpoints = [f"{method} {prefixed(path)}" for method, path, _ in VERBS if path != CONFIG]
     prefix = warehouse.prefix_of(call.query.get("warehouse", ""), call.catalog.warehouse)
     overrides = {"prefix": prefix} if prefix else {}
     said = {"defaults": {}, "overrides": overrides, "endpoints": endpoints, "idempotency-key-lifetime": "PT30M"}
@@ -208,13 +209,46 @@ def _report_metrics(call: CatalogRequest) -> Response:
     return empty_answer()
 
 
+def _view(view: SqlView) -> Response:
+    """A LoadViewResult from the stored text, without parsing it."""
+    content = {"metadata-location": view.location, "metadata": orjson.Fragment(view.document), "config": {}}
+    return json_answer(content)
+
+
 def _list_views(call: CatalogRequest) -> Response:
-    call.catalog.namespace(call.namespace)
-    return json_answer({"identifiers": []})
+    return list_tables(call, call.catalog.views.names(call.namespace))
+
+
+def _create_view(call: CatalogRequest) -> Response:
+    for field in ("schema", "view-version"):
+        call.field(field, dict)
+    _strings(call.field("properties", dict, {}))
+    return _view(call.catalog.views.create(call.namespace, call.body, call.key))
 
 
 def _load_view(call: CatalogRequest) -> Response:
-    raise NoSuchView(f"View does not exist: {call.namespace}.{call.path['view']}")
+    return _view(call.catalog.views.load(call.view))
+
+
+def _has_view(call: CatalogRequest) -> Response:
+    call.catalog.views.load(call.view)
+    return empty_answer()
+
+
+def _replace_view(call: CatalogRequest) -> Response:
+    change = _change(call.body, call.view)
+    return _view(call.catalog.views.replace(change.name, change.requirements, change.updates, call.key))
+
+
+def _drop_view(call: CatalogRequest) -> Response:
+    call.catalog.views.drop(call.view, call.key)
+    return empty_answer()
+
+
+def _rename_view(call: CatalogRequest) -> Response:
+    source, target = _identifier(call.body.get("source")), _identifier(call.body.get("destination"))
+    call.catalog.views.rename(source, target, call.key)
+    return empty_answer()
 
 
 CONFIG = "/v1/config"
@@ -244,10 +278,14 @@ VERBS: Verbs = (
     ("POST", "/v1/transactions/commit", _commit_transaction),
     ("POST", REPORTS, _report_metrics),
     ("GET", _VIEWS, _list_views),
+    ("POST", _VIEWS, _create_view),
     ("GET", _VIEW, _load_view),
-    ("HEAD", _VIEW, _load_view),
+    ("HEAD", _VIEW, _has_view),
+    ("POST", _VIEW, _replace_view),
+    ("DELETE", _VIEW, _drop_view),
+    ("POST", "/v1/views/rename", _rename_view),
 )
-"""Method, path and verb of every endpoint. View endpoints exist for clients that call them anyway."""
+"""Method, path and verb of every endpoint."""
 
 
 def prefixed(path: str) -> str:

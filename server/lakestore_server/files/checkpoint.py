@@ -39,9 +39,12 @@ from lakestore_server.state.catalog_change import (
     CatalogStep,
     DropNamespace,
     DropPointer,
+    DropView,
     Pointer,
     SetNamespace,
     SetPointer,
+    SetView,
+    SqlView,
     TierRecord,
 )
 from lakestore_server.state.chunk import Chunk, Position
@@ -204,6 +207,10 @@ def _encode_step(step: CatalogStep) -> list[Any]:
         return ["drop", step.namespace, step.name]
     if isinstance(step, SetNamespace):
         return ["namespace", step.namespace, dict(step.properties)]
+    if isinstance(step, SetView):
+        return ["view", step.namespace, step.name, step.expected, _view_list(step.view)]
+    if isinstance(step, DropView):
+        return ["drop-view", step.namespace, step.name]
     return ["drop-namespace", step.namespace]
 
 
@@ -213,8 +220,8 @@ def decode_catalog_change(data: dict[str, Any]) -> CatalogChange:
     return CatalogChange(tuple(_decode_step(step) for step in data["steps"]), data["key"])
 
 
-_STEPS = {"set": 7, "drop": 3, "namespace": 3, "drop-namespace": 2}
-"""The kinds of steps, each with its number of entries."""
+_STEPS = {"set": 7, "drop": 3, "namespace": 3, "drop-namespace": 2, "view": 5, "drop-view": 3}
+"""The kinds of steps, each with its number of entries. Releases up to 0.3 do not know views."""
 
 
 def _decode_step(data: list[Any]) -> CatalogStep:
@@ -228,11 +235,24 @@ def _decode_step(data: list[Any]) -> CatalogStep:
         return SetPointer(namespace, name, expected, _pointer_of(pointer), records, tuple(forget))
     if kind == "drop":
         return DropPointer(*rest)
+    if kind == "view":
+        namespace, name, expected, view = rest
+        return SetView(namespace, name, expected, _view_of(view))
+    if kind == "drop-view":
+        return DropView(*rest)
     return SetNamespace(*rest) if kind == "namespace" else DropNamespace(*rest)
 
 
 def _pointer_of(data: Sequence[str]) -> Pointer:
     return Pointer(*versions.checked_entry(data, 2, "the pointer of a table"))
+
+
+def _view_list(view: SqlView) -> list[str]:
+    return [view.location, view.uuid, view.document]
+
+
+def _view_of(data: Sequence[str]) -> SqlView:
+    return SqlView(*versions.checked_entry(data, 3, "a SQL view"))
 
 
 def table_of(data: dict[str, Any]) -> Table:
@@ -319,6 +339,7 @@ class Checkpoint:
     """The place in the journal at which the records after this checkpoint begin."""
     parts: tuple[str, ...] = ()
     """Committed parts whose files in the warehouse may still be there."""
+    sql_views: Mapping[tuple[str, str], SqlView] = field(default_factory=dict)
 
     @property
     def entries(self) -> tuple[TableEntry, ...]:
@@ -355,6 +376,7 @@ class Checkpoint:
             tuple(DroppedEntry(_entry(d.state, cut), d.lsn, d.time_us, d.until_us) for d in view.dropped.values()),
             frozen.place,
             tuple(parts),
+            view.sql_views,
         )
 
     def segment_names(self) -> dict[str, set[str]]:
@@ -392,6 +414,7 @@ class Checkpoint:
             self.timeline,
             self.marks,
             dropped,
+            self.sql_views,
         )
         beside = self.tierer.holder, self.idempotency, self.registers
         return State.of(FrozenState(view, self.restored, self.next_number, self.producers, *beside), limits)
@@ -446,7 +469,7 @@ def _check_of(version: int, size: int, crc: int) -> int:
 
 
 def _data(checkpoint: Checkpoint) -> dict[str, Any]:
-    restored = checkpoint.restored
+    restored, views = checkpoint.restored, checkpoint.sql_views
     return {
         "timeline": checkpoint.timeline,
         "restored": {"timeline": restored.timeline, "lsn": restored.lsn, "epochs": restored.epochs}
@@ -471,6 +494,7 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         **({"dropped": [_dropped_data(each) for each in checkpoint.dropped]} if checkpoint.dropped else {}),
         **({"place": checkpoint.place} if checkpoint.place else {}),
         **({"parts": list(checkpoint.parts)} if checkpoint.parts else {}),
+        **({"sql_views": [[*key, *_view_list(view)] for key, view in views.items()]} if views else {}),
     }
 
 
@@ -534,7 +558,7 @@ _ENTRY_KEYS = ("table", "versions", "created_lsn", "created_us", "tiers", "bucke
 _KEYS = (
     *("timeline", "restored", "lsn", "time_us", "next_number", "producers", "forgotten", "tierer", "idempotency"),
     *("namespaces", "pointers", "subscriptions", "tables", "clock_marks", "registers", "extents", "runs_lsn", "runs"),
-    *("dropped", "place", "parts", "index"),  # release 0.3.0 wrote `index`
+    *("dropped", "place", "parts", "sql_views", "index"),  # release 0.3.0 wrote `index`
 )
 
 
@@ -601,6 +625,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         tuple(DroppedEntry(_entry_of(entry), *about) for entry, *about in dropped),
         data.get("place", BEGINNING),
         tuple(data.get("parts", ())),
+        {(ns, name): _view_of(view) for ns, name, *view in data.get("sql_views", ())},
     )
 
 

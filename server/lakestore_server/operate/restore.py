@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from lakestore.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
 from lakestore.model import file_uri
-from lakestore_server.catalog import foreign_history, locations, our_tables, rewind
+from lakestore_server.catalog import foreign_history, locations, our_tables, rewind, views
 from lakestore_server.catalog.journal_ledger import JournalLedger
 from lakestore_server.catalog.metadata_store import MetadataStore, local_folder, storage_for
 from lakestore_server.catalog.outside_tables import is_outside
@@ -46,6 +46,7 @@ from lakestore_server.state.catalog_change import (
     DropPointer,
     Pointer,
     SetPointer,
+    SetView,
     TierRecord,
 )
 from lakestore_server.state.chunk import Chunk, CommitIndex, Ints, Position, StoredBatch
@@ -96,18 +97,19 @@ def _check_inside(states: Iterable[TableState]) -> None:
         )
 
 
-def finish(folder: Path, warehouse: str, moved: Mapping[str, str], ways: Ways) -> LakeOutcome:
-    """Reconcile the catalog of a restored folder with the warehouse; `moved` maps old to new metadata files.
-    `Conflict`, which names the loss, unless the loss is accepted."""
+def finish(folder: Path, old: str, warehouse: str, moved: Mapping[str, str], ways: Ways) -> LakeOutcome:
+    """Reconcile the catalog of a restored folder with the warehouse; `old` is the warehouse of the backup, and `moved`
+    maps old to new metadata files. `Conflict`, which names the loss, unless the loss is accepted."""
     engine = Engine(folder, RealDisk(), RealClock(), on_fatal=lambda _: None)
     try:
-        return _Lake(engine, warehouse).run(moved, ways)
+        return _Lake(engine, old, warehouse).run(moved, ways)
     finally:
         engine.loop.close()
 
 
 class _Lake:
-    def __init__(self, engine: Engine, warehouse: str) -> None:
+    def __init__(self, engine: Engine, old: str, warehouse: str) -> None:
+        self._old = old
         self._engine, self._warehouse = engine, warehouse.rstrip("/")
         self._store = MetadataStore(storage_for(warehouse))
         self._ledger = JournalLedger(engine, Leases(RealClock(), 0.0))
@@ -122,6 +124,7 @@ class _Lake:
         if ways.any:
             _check_inside(ours.values())
         self._move(view, moved)
+        self._move_views(view)
         self._commit()
         lossy: list[TableState] = []
         if ways.rewind:
@@ -187,6 +190,15 @@ class _Lake:
                 self._steps.append(SetPointer(namespace, name, pointer.location, there))
                 dropped = view.dropped[name].name if namespace == DROPPED else ""
                 self._outcome.moved.append(f"{dropped} (dropped)" if dropped else f"{namespace}.{name}")
+
+    def _move_views(self, view: View) -> None:
+        """Give the views places in the new warehouse. Their metadata is in the journal, so no file is needed for it."""
+        if locations.plain(self._old) == locations.plain(self._warehouse):
+            return
+        for (namespace, name), held in view.sql_views.items():
+            made = views.moved(held, self._old, self._warehouse, str(uuid.uuid4()))
+            self._store.put(made.location, made.document.encode())
+            self._steps.append(SetView(namespace, name, held.location, made))
 
     def _rewound(self, state: TableState) -> bool:
         pointer = self._engine.view.pointers.get(_key(state))
@@ -389,7 +401,7 @@ def restore(
         origin = Origin(manifest.timeline, manifest.lsn, before + 1 + secrets.randbelow(EPOCHS_SKIPPED))
         checkpoint.write(disk, target, replace(held, timeline=timeline, restored=origin, place=BEGINNING, parts=()))
         moved = _copy_lake(disk, source, manifest, place) if _brings_lake(manifest, ways) else {}
-        lake = finish(target, place, moved, ways) if place else LakeOutcome()
+        lake = finish(target, manifest.warehouse, place, moved, ways) if place else LakeOutcome()
     return _result(manifest, timeline, manifest.files, place, lake)
 
 

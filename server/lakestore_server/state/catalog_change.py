@@ -15,6 +15,9 @@ NAMESPACES_MAX = 100_000
 PROPERTIES_TOTAL_BYTES_MAX = 32 << 20
 """The most bytes of all databases' properties, because every checkpoint and the memory hold them."""
 
+VIEWS_TOTAL_CHARS_MAX = 32 << 20
+"""The most characters of the metadata of all SQL views, because every checkpoint and the memory hold them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
@@ -24,6 +27,17 @@ class Pointer:
     """URI of metadata.json."""
     uuid: str
     """The Iceberg table's uuid; our own tables have the Lakestore table's uuid."""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlView:
+    """A SQL view of the catalog. Its metadata is here and not only in the warehouse."""
+
+    location: str
+    """URI of a file with the same metadata. It changes with every change of the view."""
+    uuid: str
+    document: str
+    """The Iceberg metadata of the view, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +95,25 @@ class DropNamespace:
     namespace: str
 
 
-CatalogStep = SetPointer | DropPointer | SetNamespace | DropNamespace
+@dataclass(frozen=True, slots=True)
+class SetView:
+    """Create (`expected` is None) or change one SQL view; `Conflict` if `expected` is not its location."""
+
+    namespace: str
+    name: str
+    expected: str | None
+    view: SqlView
+
+
+@dataclass(frozen=True, slots=True)
+class DropView:
+    """Remove one SQL view."""
+
+    namespace: str
+    name: str
+
+
+CatalogStep = SetPointer | DropPointer | SetNamespace | DropNamespace | SetView | DropView
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +130,19 @@ Namespaces = dict[str, Mapping[str, str]]
 Pointers = dict[tuple[str, str], Pointer]
 
 
+SqlViews = dict[tuple[str, str], SqlView]
+
+
 def check_change(
-    change: CatalogChange, namespaces: Mapping[str, Mapping[str, str]], pointers: Mapping[tuple[str, str], Pointer]
+    change: CatalogChange,
+    namespaces: Mapping[str, Mapping[str, str]],
+    pointers: Mapping[tuple[str, str], Pointer],
+    views: Mapping[tuple[str, str], SqlView],
 ) -> None:
     """Refuse a change whose expectations are not met, before anything is written."""
     known = set(namespaces)
-    current: dict[tuple[str, str], str | None] = {}
+    tables: Locations = {}
+    shown: Locations = {}
     for step in change.steps:
         if isinstance(step, SetNamespace):
             if step.namespace not in known and len(known) >= NAMESPACES_MAX:
@@ -111,13 +150,42 @@ def check_change(
             known.add(step.namespace)
             _check_properties(step, namespaces)
         elif isinstance(step, DropNamespace):
-            if any(namespace == step.namespace for namespace, _ in pointers):
+            if any(namespace == step.namespace for namespace, _ in (*pointers, *views)):
                 raise Conflict(f"namespace {step.namespace} is not empty")
             known.discard(step.namespace)
+        elif step.namespace not in known and step.namespace != DROPPED:
+            raise NotFound(f"there is no namespace {step.namespace}")
+        elif isinstance(step, SetPointer | DropPointer):
+            _check_pointer(step, tables, pointers)
+            if isinstance(step, SetPointer) and step.expected is None and (step.namespace, step.name) in views:
+                raise Conflict(f"there is a view {step.namespace}.{step.name}: choose another name")
         else:
-            if step.namespace not in known and step.namespace != DROPPED:
-                raise NotFound(f"there is no namespace {step.namespace}")
-            _check_pointer(step, current, pointers)
+            _check_view(step, shown, views)
+            if isinstance(step, SetView) and (step.namespace, step.name) in pointers:
+                raise Conflict(f"there is a table {step.namespace}.{step.name}: choose another name")
+
+
+Locations = dict[tuple[str, str], str | None]
+"""Name to location, or None once it is dropped, for the names that earlier steps of a change have set."""
+
+
+def _check_view(step: SetView | DropView, current: Locations, views: Mapping[tuple[str, str], SqlView]) -> None:
+    key = (step.namespace, step.name)
+    here = views.get(key)
+    location = current.get(key, here.location if here else None)
+    if isinstance(step, DropView):
+        if location is None:
+            raise NotFound(f"there is no view {step.namespace}.{step.name}")
+        current[key] = None
+        return
+    if location != step.expected:
+        raise Conflict(f"view {step.namespace}.{step.name} was changed by another commit")
+    more = len(step.view.document) - (len(here.document) if here else 0)
+    if more > 0 and more + sum(len(view.document) for view in views.values()) > VIEWS_TOTAL_CHARS_MAX:
+        raise LimitReached(
+            f"the metadata of all views would take more than {VIEWS_TOTAL_CHARS_MAX:,} characters, the limit: drop some"
+        )
+    current[key] = step.view.location
 
 
 def _check_properties(step: SetNamespace, namespaces: Mapping[str, Mapping[str, str]]) -> None:
@@ -137,7 +205,7 @@ def size_of(properties: Mapping[str, str]) -> int:
 
 def _check_pointer(
     step: SetPointer | DropPointer,
-    current: dict[tuple[str, str], str | None],
+    current: Locations,
     pointers: Mapping[tuple[str, str], Pointer],
 ) -> None:
     key = (step.namespace, step.name)
@@ -153,7 +221,7 @@ def _check_pointer(
     current[key] = step.pointer.location
 
 
-def apply(change: CatalogChange, namespaces: Namespaces, pointers: Pointers) -> None:
+def apply(change: CatalogChange, namespaces: Namespaces, pointers: Pointers, views: SqlViews) -> None:
     """Apply a checked change."""
     for step in change.steps:
         if isinstance(step, SetNamespace):
@@ -162,8 +230,12 @@ def apply(change: CatalogChange, namespaces: Namespaces, pointers: Pointers) -> 
             namespaces.pop(step.namespace, None)
         elif isinstance(step, DropPointer):
             pointers.pop((step.namespace, step.name), None)
-        else:
+        elif isinstance(step, SetPointer):
             pointers[step.namespace, step.name] = step.pointer
+        elif isinstance(step, DropView):
+            views.pop((step.namespace, step.name), None)
+        else:
+            views[step.namespace, step.name] = step.view
 
 
 def tier_changes(change: CatalogChange) -> Iterator[tuple[str, tuple[TierRecord, ...], frozenset[int]]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.state import catalog_change
 from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.catalog_change import CatalogChange, Pointer
+from lakestore_server.state.catalog_change import CatalogChange
 from lakestore_server.state.chunk import Chunk
 from lakestore_server.state.commit_record import BEGINNING, CommitRecord, Place, RowsPart, SubscriptionChange
 from lakestore_server.state.producers import FrozenProducers, Producers
@@ -108,7 +108,7 @@ class State:
         view = self.view
         tables, names = view.tables, view.names
         namespaces, pointers, epoch = view.namespaces, view.pointers, view.tierer_epoch
-        dropped = view.dropped
+        dropped, sql_views = view.dropped, view.sql_views
         if record.create or record.alter or record.drop or record.rename or record.shelve or record.undrop:
             tables, names, dropped = self._tables(record)
         if record.rows:
@@ -118,7 +118,7 @@ class State:
             for each in record.truncate:
                 tables[each.table] = tables[each.table].truncated(each.number, record.lsn, record.time_us)
         if record.catalog:
-            tables, namespaces, pointers = self._catalog(record, tables)
+            tables, namespaces, pointers, sql_views = self._catalog(record, tables)
         if record.tierer is not None:
             epoch = record.tierer.epoch
         if record.starts:
@@ -140,6 +140,7 @@ class State:
             view.timeline,
             view.marks.noted(record.lsn, record.beside_us) if record.beside_us else view.marks,
             dropped,
+            sql_views,
         )
 
     def _tables(self, record: CommitRecord) -> tuple[dict[str, TableState], dict[str, str], dict[str, DroppedTable]]:
@@ -173,13 +174,17 @@ class State:
 
     def _catalog(
         self, record: CommitRecord, tables: Mapping[str, TableState]
-    ) -> tuple[dict[str, TableState], dict[str, Mapping[str, str]], dict[tuple[str, str], Pointer]]:
+    ) -> tuple[dict[str, TableState], catalog_change.Namespaces, catalog_change.Pointers, catalog_change.SqlViews]:
         changed = dict(tables)
-        namespaces, pointers = dict(self.view.namespaces), dict(self.view.pointers)
+        namespaces, pointers, sql_views = (
+            dict(self.view.namespaces),
+            dict(self.view.pointers),
+            dict(self.view.sql_views),
+        )
         for change in record.catalog:
-            catalog_change.apply(change, namespaces, pointers)
+            catalog_change.apply(change, namespaces, pointers, sql_views)
             self._tiers(change, changed)
-        return changed, namespaces, pointers
+        return changed, namespaces, pointers, sql_views
 
     @staticmethod
     def _tiers(change: CatalogChange, tables: dict[str, TableState]) -> None:

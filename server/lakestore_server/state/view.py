@@ -20,7 +20,7 @@ from lakestore.model.table import Table
 from lakestore.model.token import LogPosition
 from lakestore.rows.projection import Projection
 from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.catalog_change import Pointer, TierRecord
+from lakestore_server.state.catalog_change import Pointer, SqlView, TierRecord
 from lakestore_server.state.chunk import CHANGE, PREV, Chunk, Position
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
 from lakestore_server.state.subscription import Subscription
@@ -210,6 +210,8 @@ class View:
     """Times of commits whose stamps are ahead."""
     dropped: Mapping[str, DroppedTable] = field(default_factory=dict)
     """By uuid: dropped tables, whose files stay and which nobody reads or writes."""
+    sql_views: Mapping[tuple[str, str], SqlView] = field(default_factory=dict)
+    """The catalog's SQL views by namespace and name."""
 
     @property
     def kept(self) -> Mapping[str, TableState]:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import orjson
 import pytest
 from pyarrow.fs import FileSystem
 
@@ -79,11 +80,16 @@ def test_no_table_lies_in_another_s_folder(lake: World) -> None:
     for place in (folder, folder + "/data"):
         with pytest.raises(Forbidden, match="another table"):
             lake.create_free(location=place.replace("file:///", "/"))
-    for place in (lake.warehouse + "/db", lake.warehouse + "/other", lake.warehouse + "/other/db/x"):
-        with pytest.raises(Forbidden, match="below the table's namespace"):
-            lake.create_free(location=place.replace("file:///", "/"))
-        with pytest.raises(Forbidden, match="below the table's namespace"):
-            lake.create_free(properties={"write.data.path": place})
+    with pytest.raises(Forbidden, match="holds a namespace"):
+        lake.create_free(location=(lake.warehouse + "/db").replace("file:///", "/"))
+    with pytest.raises(Forbidden, match="holds a namespace"):
+        lake.create_free(properties={"write.data.path": lake.warehouse + "/db"})
+    for name, place in (("x", "/other"), ("y", "/another/db/y")):
+        lake.create_free(
+            name, location=lake.warehouse + place, properties={"write.data.path": lake.warehouse + "/d" + name}
+        )
+        with pytest.raises(Forbidden, match="another table"):
+            lake.create_free(location=lake.warehouse + place + "/below")
     location = lake.ledger.pointers("db")["own"].location
     with pytest.raises(Forbidden, match="another table"):
         lake.catalog.register("db", "mine", location)
@@ -330,9 +336,35 @@ def test_bad_names_and_schemas_are_refused(lake: World) -> None:
     for name in ("", "a/b", "..", ".x", "a%2fb", "x" * 300, 7):
         with pytest.raises(Invalid):
             lake.catalog.create_table("db", {"name": name, "schema": SCHEMA})
-    with pytest.raises(Invalid, match="format version 1"):
-        lake.create_free(properties={"format-version": "1"})
+    with pytest.raises(Invalid, match="format version 4"):
+        lake.create_free(properties={"format-version": "4"})
     with pytest.raises(Invalid, match="varchar"):
         lake.create_free(
             schema={"type": "struct", "fields": [{"id": 1, "name": "x", "type": "varchar", "required": False}]}
         )
+
+
+def test_tables_of_format_version_1_are_made_read_and_raised(lake: World) -> None:
+    made = lake.create_free("one", properties={"format-version": "1"}).doc
+    assert made["format-version"] == 1
+    assert made["schema"] == made["schemas"][0], "readers of version 1 need the single schema"
+    assert made["partition-spec"] == []
+    added = snapshot(1, None, 0)
+    del added["snapshot"]["sequence-number"]
+    doc = lake.commit("one", added, set_ref("main", 1))
+    assert (doc["last-sequence-number"], doc["current-snapshot-id"]) == (0, 1)
+    raised = lake.commit("one", {"action": "upgrade-format-version", "format-version": 2})
+    assert not {"schema", "partition-spec"} & raised.keys()
+    lake.commit("one", snapshot(2, 1, 1), set_ref("main", 2))
+
+
+def test_old_metadata_with_one_schema_is_registered(lake: World) -> None:
+    stored = lake.create_free("one", properties={"format-version": "1"})
+    lake.catalog.drop_table(Name("db", "one"))
+    old = {key: value for key, value in stored.doc.items() if key not in ("schemas", "partition-specs", "sort-orders")}
+    old["partition-spec"] = [{"source-id": 1, "transform": "identity", "name": "id"}]
+    file = Path(locations.plain(stored.location)).with_name("old.metadata.json")
+    file.write_bytes(orjson.dumps(old))
+    doc = lake.catalog.register("db", "old", f"file://{file}").doc
+    assert [field["name"] for field in doc["schemas"][doc["current-schema-id"]]["fields"]] == ["id", "v"]
+    assert doc["partition-specs"][0]["fields"][0]["field-id"] == 1000 == doc["last-partition-id"]

@@ -11,12 +11,12 @@ from lakestore_server.state.catalog_change import CatalogChange, SetNamespace
 
 def test_one_more_database_than_there_may_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog_change, "NAMESPACES_MAX", 2)
-    catalog_change.check_change(CatalogChange((SetNamespace("b"),)), {"a": {}}, {})
-    catalog_change.check_change(CatalogChange((SetNamespace("b", {"x": "y"}),)), {"a": {}, "b": {}, "c": {}}, {})
+    catalog_change.check_change(CatalogChange((SetNamespace("b"),)), {"a": {}}, {}, {})
+    catalog_change.check_change(CatalogChange((SetNamespace("b", {"x": "y"}),)), {"a": {}, "b": {}, "c": {}}, {}, {})
     with pytest.raises(LimitReached, match="2 databases"):
-        catalog_change.check_change(CatalogChange((SetNamespace("c"),)), {"a": {}, "b": {}}, {})
+        catalog_change.check_change(CatalogChange((SetNamespace("c"),)), {"a": {}, "b": {}}, {}, {})
     with pytest.raises(LimitReached, match="2 databases"):
-        catalog_change.check_change(CatalogChange((SetNamespace("b"), SetNamespace("c"))), {"a": {}}, {})
+        catalog_change.check_change(CatalogChange((SetNamespace("b"), SetNamespace("c"))), {"a": {}}, {}, {})
 
 
 def test_properties_of_all_databases_have_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,6 +24,6 @@ def test_properties_of_all_databases_have_one_limit(monkeypatch: pytest.MonkeyPa
     full = {"a": {"k": "12345"}, "b": {"k": "123"}}
     for step in (SetNamespace("c", {"k": ""}), SetNamespace("b", {"k": "1234"})):
         with pytest.raises(LimitReached, match="more than 10 bytes"):
-            catalog_change.check_change(CatalogChange((step,)), full, {})
+            catalog_change.check_change(CatalogChange((step,)), full, {}, {})
     for step in (SetNamespace("c"), SetNamespace("b", {"k": "1"}), SetNamespace("b", {"x": "123"})):
-        catalog_change.check_change(CatalogChange((step,)), full, {})
+        catalog_change.check_change(CatalogChange((step,)), full, {}, {})

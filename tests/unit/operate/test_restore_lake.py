@@ -18,12 +18,13 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from lakestore.cli.main import run_command
 from lakestore.errors import Conflict, Invalid
-from lakestore.model.file_uri import to_uri
+from lakestore.model.file_uri import to_path, to_uri
 from lakestore.rows.ipc import crc32c
 from lakestore.rows.live_sum import live_sum, moved
 from lakestore.union.cut import Cut
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.catalog.contents import Name
 from lakestore_server.files.backup_manifest import BackupManifest, LakePlace
 from lakestore_server.operate import backup
 from lakestore_server.operate.restore import Ways, restore, without_base
@@ -31,6 +32,7 @@ from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import CommitIndex, MemoryChunk
 from tests.support.log_tierer import LogTierer
 from tests.support.served import DAY, Served
+from tests.support.sql_views import view_request
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 LOG, KEYED, FREE = "a.log", "a.k", "f.t"
@@ -104,6 +106,7 @@ def test_a_backup_in_the_default_configuration_restores(tmp_path: Path, to: str)
     with world(tmp_path / "data") as before:
         before.catalog.create_namespace("f")
         before.catalog.create_table(FREE, SCHEMA).append(rows(7, 8))
+        view = before.server.catalog.views.create("f", view_request("v", spark="SELECT 1"))
         done = before.back_up(tmp_path / "backup")
         assert (done.lake, done.warehouse) == ("inside", before.server.about["warehouse"])
         assert not (tmp_path / "data" / "lake-held").exists()
@@ -117,6 +120,11 @@ def test_a_backup_in_the_default_configuration_restores(tmp_path: Path, to: str)
     with World(tmp_path / to) as after:
         assert after.notes() == {LOG: "", KEYED: ""}
         assert after.in_lake(FREE) == [7, 8]
+        restored = after.server.catalog.views.load(Name("f", "v"))
+        doc, place = json.loads(restored.document), json.loads(view.document)["location"]
+        assert doc["versions"] == json.loads(view.document)["versions"]
+        assert doc["location"] == place.replace(done.warehouse, made.warehouse)
+        assert to == "data" or Path(to_path(restored.location) or "").read_text() == restored.document
         after.check([1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3])
         after.restart()
         assert after.read(LOG) == [1, 2, 3, 4, 900]

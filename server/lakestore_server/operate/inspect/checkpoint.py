@@ -31,6 +31,7 @@ def describe(path: Path) -> Report:
         "registers": len(held.registers),
         "namespaces": len(held.namespaces),
         "pointers": len(held.pointers),
+        "views": len(held.sql_views),
     }
     for entry in held.tables:
         segments = [file for files in entry.buckets for file in files]
