@@ -16,9 +16,11 @@ COMPILER = "3.40.0"
 COMPILE_SECONDS = 120.0
 
 
-def compiled(source: Path, *folders: Path) -> str:
-    """The class path of a source file and the jars in `folders`. Each text of the file is compiled once."""
-    class_path = ":".join(str(jar) for folder in folders for jar in sorted(folder.glob("*.jar")))
+def compiled(source: Path, *places: Path) -> str:
+    """The class path of a source file and the jars at `places`: jars, or folders of jars. Each text of the file is
+    compiled once."""
+    jars = (jar for place in places for jar in (sorted(place.glob("*.jar")) if place.is_dir() else [place]))
+    class_path = ":".join(map(str, jars))
     classes = Path(sys.prefix) / "java-classes" / f"{source.stem}-{zlib.crc32(source.read_bytes()):08x}"
     if classes.exists():
         return f"{classes}:{class_path}"
