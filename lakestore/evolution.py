@@ -23,7 +23,15 @@ from lakestore.model.ttl import Ttl, parse_ttl, seconds
 
 UNCHANGED = "unchanged"
 """The value of an option that a step does not set."""
-LAKE_SETTABLE = ("freshness", "target_file_bytes", "snapshots", "snapshot_seconds", "upkeep_percent", "upkeep_files")
+LAKE_SETTABLE = (
+    "freshness",
+    "target_file_bytes",
+    "snapshots",
+    "snapshot_seconds",
+    "upkeep_percent",
+    "upkeep_files",
+    "committers",
+)
 """Options of the lake that can be changed."""
 STEPS_MAX = 10_000
 """Steps of one alteration."""

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from lakestore.client.administration import DeleteProgress
     from lakestore.client.lake import Lake
 
-_LAKE = ("freshness", "target_file_bytes", "snapshots", "snapshot_seconds", "upkeep_percent", "upkeep_files")
+_LAKE = (
+    "freshness",
+    "target_file_bytes",
+    "snapshots",
+    "snapshot_seconds",
+    "upkeep_percent",
+    "upkeep_files",
+    "committers",
+)
 
 
 def _said(done: dict[str, Any], sentence: str, *, as_json: bool) -> None:

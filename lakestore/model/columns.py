@@ -44,10 +44,13 @@ LAKE_OPTIONS = (
     "catalog",
     "upkeep_percent",
     "upkeep_files",
+    "committers",
 )
 OWN_CATALOG = "own"
 """The name of the server's own catalog."""
 CATALOG_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+OURS_ONLY, WITH_MAINTENANCE, OPEN = "ours_only", "ours+maintenance", "open"
+"""Policies for commits of other engines to a lake table."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,8 @@ class LakeOptions:
     """Most time of the tierer that compactions of this table may take."""
     upkeep_files: int = 10_000
     """Files that wait for compaction above which rounds are slowed down."""
+    committers: str = WITH_MAINTENANCE
+    """The policy for commits of other engines: `ours_only`, or `ours+maintenance`, which lets them maintain files."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -160,7 +165,7 @@ class LakeOptions:
 
 
 _USUAL = LakeOptions()
-_SAID_IF_SET = ("snapshots", "snapshot_seconds", "catalog", "upkeep_percent", "upkeep_files")
+_SAID_IF_SET = ("snapshots", "snapshot_seconds", "catalog", "upkeep_percent", "upkeep_files", "committers")
 """Options of later releases. Omitted at their defaults, so stored definitions do not change."""
 
 

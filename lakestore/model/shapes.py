@@ -41,6 +41,7 @@ LAKE = outside_values.record(
         "catalog": outside_values.text(64),
         "upkeep_percent": outside_values.integer(1, 100),
         "upkeep_files": outside_values.integer(1),
+        "committers": outside_values.text(32),
     }
 )
 DEFINITION = outside_values.record(

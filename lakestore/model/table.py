@@ -23,8 +23,11 @@ from lakestore.model.columns import (
     LAKE_FIELD_IDS,
     LAKE_OFFSET,
     LAKE_TIMESTAMP,
+    OPEN,
+    OURS_ONLY,
     SYSTEM_PREFIX,
     SYSTEM_TYPES,
+    WITH_MAINTENANCE,
     Column,
     LakeOptions,
     assign_ids,
@@ -34,7 +37,7 @@ from lakestore.model.columns import (
 from lakestore.model.merge_engines import DELETES, UPSERT, Merge, parse_merge
 from lakestore.model.merge_engines import check as check_merge
 from lakestore.model.names import no_column
-from lakestore.model.outside_values import shown_name
+from lakestore.model.outside_values import excerpt, shown_name
 from lakestore.model.retention import Retention, parse_retention
 from lakestore.model.retention import check as check_retention
 from lakestore.model.shapes import SECONDS_MAX
@@ -271,6 +274,7 @@ def check(table: Table, limits: Limits = DEFAULT) -> None:
         raise Invalid(f"table {table.name}: lake format_version must be 2 or 3")
     if table.lake.catalog and not CATALOG_NAME.fullmatch(table.lake.catalog):
         raise Invalid(f"table {table.name}: lake catalog {shown_name(table.lake.catalog)} is not a catalog's name")
+    _check_committers(table)
     if not 1 <= table.lake.freshness_seconds <= SECONDS_MAX:
         raise Invalid(f"table {table.name}: freshness is a time from 1s to {SECONDS_MAX}s")
     partitioned = [part.column for part in table.lake.partition_fields()]
@@ -280,6 +284,17 @@ def check(table: Table, limits: Limits = DEFAULT) -> None:
                 f"table {table.name}: column {name!r} is nested, and lake tables are neither "
                 "partitioned nor sorted by nested columns"
             )
+
+
+def _check_committers(table: Table) -> None:
+    said = table.lake.committers
+    if said == OPEN:
+        raise Invalid(
+            f"table {table.name}: committers {OPEN!r} is not there yet: rows of other engines cannot become commits of"
+            f" the log; write them through Lakestore, and use {WITH_MAINTENANCE!r} or {OURS_ONLY!r}"
+        )
+    if said not in (OURS_ONLY, WITH_MAINTENANCE):
+        raise Invalid(f"table {table.name}: committers is {OURS_ONLY!r} or {WITH_MAINTENANCE!r}, not {excerpt(said)}")
 
 
 def _check_shape(table: Table) -> None:

@@ -55,7 +55,14 @@ so `check_known` refuses the request.
 A field with its zero value asks for nothing new. Fields that only name the timeline or the table are not listed: an
 older server answers correctly without them.
 """
-LAKE_SINCE = {"snapshots": 5, "snapshot_seconds": 5, "catalog": 5, "upkeep_percent": 5, "upkeep_files": 5}
+LAKE_SINCE = {
+    "snapshots": 5,
+    "snapshot_seconds": 5,
+    "catalog": 5,
+    "upkeep_percent": 5,
+    "upkeep_files": 5,
+    "committers": 5,
+}
 """Keys of `lake` in the definition of a new table to the protocol that introduced them. A definition leaves them out
 unless they ask for something.
 """

@@ -356,7 +356,8 @@ class Commits:
         self, change: TableChange, version: Table | None, base: StoredMetadata, table: Table | None, *, trusted: bool
     ) -> tuple[Json, gate.Verdict | None]:
         """The document after a change, and the gate's verdict on it. The same document if nothing changes."""
-        known = self._knowledge(table) if table is not None and not trusted else None
+        is_foreign = version is None
+        known = self._knowledge(table, is_foreign=is_foreign) if table is not None and not trusted else None
         if table is not None and known is not None and table.uuid in self.ahead:
             raise Forbidden(self.ahead[table.uuid])
         updates = _versioned(base.doc, change.updates, version, known) if known else change.updates
@@ -433,7 +434,7 @@ class Commits:
             if plan.step is not None:
                 self._store.discard(plan.stored.location)
 
-    def _knowledge(self, table: Table) -> gate.Knowledge:
+    def _knowledge(self, table: Table, *, is_foreign: bool = False) -> gate.Knowledge:
         return gate.Knowledge(
             records=self._ledger.tier_records(table.uuid),
             epoch=self._ledger.tierer_epoch(),
@@ -441,6 +442,7 @@ class Commits:
             live_sums_at=lambda point: self._ledger.live_sums_at(table.uuid, point),
             live_rows_at=lambda point: self._ledger.live_rows_at(table.uuid, point),
             versions={version.schema_id: version for version in self._ledger.versions(table.uuid)},
+            is_foreign=is_foreign,
         )
 
     def _place(self, doc: Json, base: StoredMetadata | None) -> str:

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from lakestore.errors import Fenced
+from lakestore.model.columns import OURS_ONLY
 from lakestore.model.table import Table
-from lakestore_server.catalog import locations, metadata, our_tables, schemas
+from lakestore_server.catalog import foreign_commits, locations, metadata, our_tables, schemas
 from lakestore_server.catalog.errors import Forbidden
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.state.catalog_change import TierRecord
@@ -56,6 +57,8 @@ class Knowledge:
     is_settled: bool = False
     """Whether the commits are made already, in an outside catalog. Then no epoch fences them, and properties and tags
     are as they are there."""
+    is_foreign: bool = False
+    """Whether another engine sends the commit, and not the tierer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ def staged_for(old: Json, new: Json, known: Knowledge) -> set[int]:
 
 def judge(table: Table, old: Json, new: Json, known: Knowledge) -> Verdict:
     """The verdict on a commit that turns `old` into `new`; or `Forbidden` or `Fenced`."""
+    if known.is_foreign:
+        foreign_commits.check_policy(table, old, new)
     tiers = _main_moves(table, old, new, known)
     tiered = any(_is_tier(snapshot) for snapshot in _landed(old, new))
     _check_fixed(table, old, new)
@@ -181,14 +186,13 @@ def _record(
         return _tier_record(table, snapshot, current, known)
     if operation == "replace" and below is not None and current is not None:
         live = current.live_rows if current.live_rows is not None else known.live_rows_at(current.tier_point)
+        if table.lake.committers == OURS_ONLY and not _is_tier(snapshot):
+            raise Forbidden(f"a rewrite of {table.name} has no tier point, and lake.committers is {OURS_ONLY}")
         _check_kept(table, new, (below, snapshot), live)
         if _is_tier(snapshot):
             _check_stands(table, _tier_record(table, snapshot, current, known), current)
         return replace(current, snapshot_id=snapshot["snapshot-id"])
-    raise Forbidden(
-        f"rows of {table.name} are written through Lakestore: use `lakestore write {table.name} FILE` or a client's "
-        f"writer instead of an Iceberg {operation or 'commit'}"
-    )
+    raise Forbidden(foreign_commits.row_sentence(table, snapshot))
 
 
 def _numbers(table: Table, summary: Json, key: str) -> tuple[int, ...]:

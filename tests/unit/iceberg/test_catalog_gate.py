@@ -59,7 +59,7 @@ def test_a_tier_commit_is_recorded_with_its_pointer(lake: World) -> None:
         (tier(2, 1, (5, 5), (6, 6), operation="replace", records=9), Forbidden, "must keep the live rows"),
         (tier(2, None, (5, 5), (6, 6)), Forbidden, "directly upon it"),
         ((snapshot(2, 1, 2), set_ref("main", 2)), Forbidden, "lakestore write"),
-        ((snapshot(2, 1, 2, "delete"), set_ref("main", 2)), Forbidden, "lakestore write"),
+        ((snapshot(2, 1, 2, "delete"), set_ref("main", 2)), Forbidden, "lakestore delete"),
         (rewrite(2, 1, 9), Forbidden, "lakestore tier"),
         (rewrite(2, 1, 11), Forbidden, "lakestore tier"),
         ((snapshot(2, 1, 2, "replace"), set_ref("main", 2)), Forbidden, "total-records"),

@@ -58,6 +58,8 @@ def test_a_file_without_a_catalog_is_content_with_the_servers_choice() -> None:
         {"upkeep_percent": 0},
         {"upkeep_percent": 101},
         {"upkeep_files": 0},
+        {"committers": "any"},
+        {"committers": 1},
     ],
 )
 def test_wrong_ones_are_refused(wrong: dict[str, Any]) -> None:
@@ -67,9 +69,15 @@ def test_wrong_ones_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_an_older_server_is_not_asked_for_them() -> None:
     method: Any = SimpleNamespace(name="CreateTable")
-    for made in (table(snapshots=7), table(snapshot_seconds=60), table(upkeep_percent=20), table(upkeep_files=9)):
+    for made in (
+        table(snapshots=7),
+        table(snapshot_seconds=60),
+        table(upkeep_percent=20),
+        table(upkeep_files=9),
+        table(committers="ours_only"),
+    ):
         request = CreateTableRequest(definition=made.to_json())
         rpc.check_known(method, request, 5, "0.3")
-        with pytest.raises(Invalid, match=r"would ignore '(snapshot|upkeep)"):
+        with pytest.raises(Invalid, match=r"would ignore '(snapshot|upkeep|committers)"):
             rpc.check_known(method, request, 4, "0.2.0")
     rpc.check_known(method, CreateTableRequest(definition=table().to_json()), 4, "0.2.0")
