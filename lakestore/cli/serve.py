@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from lakestore_tiering.service import Outcome, Tierer
 
 DEMO_SECONDS = 60
+INPUT_END_SECONDS = 30.0
+"""Time of a tierer beside a server to end after the server."""
 ANNOUNCED = "lakestore serves gRPC on {grpc}, catalog and metrics on {scheme}://{http}"
 """Printed when the server's ports are open."""
 
@@ -116,14 +121,25 @@ def _init_objects(url: str, options: Sequence[str], *, as_json: bool) -> None:
     show_default=True,
     help="Seconds after which another tierer takes over from a silent one.",
 )
+@click.option("--until-input-ends", is_flag=True, hidden=True)  # lakestore serve --tier holds the other end
 @server_option
 @json_option
-def tier(master: str | None, once: bool, table: str | None, epoch_seconds: int, server: str, as_json: bool) -> None:
+def tier(
+    master: str | None,
+    once: bool,
+    table: str | None,
+    epoch_seconds: int,
+    until_input_ends: bool,
+    server: str,
+    as_json: bool,
+) -> None:
     """Move rows into the lake, compact and expire there, with Spark; for ever, or once."""
     if table and not once:
         raise Invalid("--table goes with --once: the service tiers every table by its freshness")
     emit_log("%(asctime)s %(message)s")
     stop = stopped_by_signals()
+    if until_input_ends:
+        threading.Thread(target=_stop_with_input, args=(stop,), daemon=True).start()
     with open_lake(server) as lake:
         if table:
             lake.table(table)
@@ -139,6 +155,14 @@ def tier(master: str | None, once: bool, table: str | None, epoch_seconds: int, 
                 spark = _session(server, master, lake.transport.credentials)
         finally:
             _end(spark)
+
+
+def _stop_with_input(stop: threading.Event) -> None:
+    """Stop when standard input ends, because its server has ended; at once if the orderly end takes too long."""
+    sys.stdin.buffer.read()
+    stop.set()
+    time.sleep(INPUT_END_SECONDS)
+    os._exit(1)
 
 
 def _tiered_by_one_leader(lake: Lake, spark: Any, epoch_seconds: int, stop: threading.Event) -> bool:

@@ -42,6 +42,7 @@ from lakestore_server.duties.journal_check import JournalCheck
 from lakestore_server.duties.outside_check import OutsideCheck
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.scrub import VerifyAhead
+from lakestore_server.duties.tier_process import TierProcess, tier_command
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.duties.warehouse_check import WarehouseCheck
 from lakestore_server.edge import exposure_check, first_start
@@ -298,6 +299,7 @@ class Server:
         self._closed = False
         leases = Leases(clock, settings.lease_grace_seconds, settings.limits, self._may_read)
         ledger = JournalLedger(self.engine, leases, store)
+        self._tier_process: TierProcess | None = None
         self._hold_renewal = self._secured(leases, clock)
         self._warehouse_check = self._checked_warehouse(ledger)
         self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline, outside=outside)
@@ -478,6 +480,9 @@ class Server:
             ) from error
         self.about.update(http=joined(host, self._http.port), grpc=joined(host, self._grpc.port))
         data_folder.name_ports(self._lock, self.about["grpc"], self.about["http"])
+        if self.settings.tier:
+            here = self.settings.advertise or self.about["grpc"]
+            self._tier_process = TierProcess(self.engine, self._clock, tier_command(here, self.settings.tier_master))
         self._grpc.start()
         console.start()
         self.access.address = self.settings.advertise or self.about["grpc"]
@@ -485,6 +490,8 @@ class Server:
         self.engine.loop.reachable_at(self.access.address, http)
         if self._hold_renewal is not None:
             self._hold_renewal.start()
+        if self._tier_process is not None:
+            self._tier_process.start()
 
     def _reached_host(self) -> str:
         """The host name at which other servers reach this server's HTTP port."""
@@ -492,7 +499,9 @@ class Server:
         return said.rpartition(":")[0] if said else self.settings.host
 
     def drain(self, seconds: float) -> bool:
-        """Refuse new calls and wait for running ones; True if all have ended."""
+        """End the tierer, refuse new calls and wait for running ones; True if all have ended."""
+        if self._tier_process is not None:
+            self._tier_process.close()
         if self._grpc:
             self._grpc.turn_away()
         self.engine.drain()
@@ -524,6 +533,8 @@ class Server:
             self._console.close()
         if self._http:
             self._http.stop()
+        if self._tier_process is not None:
+            self._tier_process.close()
         self.stop_duties()
         self._close_engine(checkpoint=checkpoint)
 

@@ -153,6 +153,12 @@ class Settings:
     rebalance_seconds: float = option(10.0, low=0, high=3600)
     """Time in which a consumer of a shared subscription must acknowledge the sent rows of a bucket that moves to
     another consumer. Then the other consumer begins after the last acknowledgement."""
+    tier: bool = option(default=False, flag=True)
+    """Whether a tierer runs beside the server, as a process of its own, while this server leads. It needs the extra
+    `spark`, memory for Spark, and on a server with `auth` a token: in the variable `LAKESTORE_TOKEN` or in the file
+    that `LAKESTORE_TOKEN_FILE` names."""
+    tier_master: str = option("local[*]")
+    """Place where the Spark of that tierer runs its tasks: `local[*]`, `spark://…`, `yarn`, `k8s://…`."""
     drain_seconds: float = option(20.0, low=0, high=3600)
     """Time that an orderly end may take: half of it for running calls, the rest for a last checkpoint. The next start
     reads the rest from the journal. A second signal ends the server at once."""
