@@ -18,6 +18,8 @@ from pyiceberg.exceptions import (
     RESTError,
     ServiceUnavailableError,
 )
+from pyiceberg.table import CommitTableRequest, Table
+from pyiceberg.table.snapshots import Operation, Summary
 
 from lakestore.errors import Conflict, Invalid, LakestoreError, Unavailable
 from lakestore.union.verify import verify
@@ -224,6 +226,60 @@ def test_a_foreign_append_is_named_and_not_adopted(served: Served, outside: Outs
     check(served, outside, "shop.log", [*range(11)])
 
 
+def test_a_foreign_append_between_verdict_and_commit_wins(
+    served: Served, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.lake.create_table("shop.log", LOG)
+    served.append("shop.log", *range(5))
+    tiered(served, "shop.log")
+    served.append("shop.log", 5)
+    theirs = outside.catalog().load_table("shop.log")
+    good = theirs.current_snapshot()
+    assert good is not None
+    moments = iter([READY])
+
+    def interfere(moment: str) -> None:
+        if moment == next(moments, None):
+            theirs.append(theirs.scan().to_arrow().slice(0, 1))
+
+    monkeypatch.setattr(served.server.catalog.outside.catalogs, "reach", interfere)
+    with pytest.raises(ForbiddenError, match="written through Lakestore"):
+        flush(served, "shop.log")
+    assert rows_there(outside, "shop.log") == [0, 0, 1, 2, 3, 4], "our round is not upon theirs"
+    theirs.refresh().manage_snapshots().set_current_snapshot(snapshot_id=good.snapshot_id).commit()
+    tiered(served, "shop.log")
+    check(served, outside, "shop.log", [*range(6)])
+
+
+def test_what_the_gate_refuses_a_client_is_no_problem_of_the_table(served: Served, outside: Outside) -> None:
+    served.lake.create_table("shop.log", LOG)
+    served.append("shop.log", 1)
+    tiered(served, "shop.log")
+    ours = RestCatalog("lake", uri=f"http://{served.server.about['http']}/iceberg").load_table("shop.log")
+    with pytest.raises(ForbiddenError, match="written through Lakestore"):
+        ours.append(ours.scan().to_arrow())
+    assert problem(served, "shop.log") == ""
+    check(served, outside, "shop.log", [1])
+
+
+def test_a_purge_removes_the_files_unless_the_catalog_has_the_table_again(served: Served, outside: Outside) -> None:
+    served.server.dropped._wake_checkpoint = lambda: None
+    for name in ("shop.gone", "shop.back"):
+        served.lake.create_table(name, LOG)
+        served.append(name, 1)
+        tiered(served, name)
+    places = {name: served.engine.view.pointers["shop", name] for name in ("gone", "back")}
+    for name in ("shop.gone", "shop.back"):
+        served.lake.drop_table(name)
+    outside.catalog().register_table("shop.back", places["back"].location)
+    for name in ("shop.gone", "shop.back"):
+        served.lake.drop_table(name, purge=True)
+    served.server.dropped.run_once()
+    assert not Path(places["gone"].location.removeprefix("file://")).exists()
+    assert rows_there(outside, "shop.back") == [1]
+    outside.catalog().drop_table("shop.back")
+
+
 def test_foreign_properties_branches_and_expiry_are_adopted(served: Served, outside: Outside) -> None:
     served.lake.create_table("shop.log", LOG)
     for number in range(3):
@@ -246,6 +302,66 @@ def test_foreign_properties_branches_and_expiry_are_adopted(served: Served, outs
     served.append("shop.log", 3)
     tiered(served, "shop.log")
     check(served, outside, "shop.log", [0, 1, 2, 3])
+
+
+KEPT = ("total-", "lakestore.live-sum")
+"""What a rewrite says again. The sum is for the tierer of these tests, which reads it there."""
+
+
+def rewrite(theirs: Table) -> int:
+    """A rewrite of no file by another engine: PyIceberg has none, so its snapshot is made by hand."""
+    main = theirs.refresh().current_snapshot()
+    assert main is not None
+    assert main.summary is not None
+    number = main.snapshot_id + 1
+    made = main.model_copy(
+        update={
+            "snapshot_id": number,
+            "parent_snapshot_id": main.snapshot_id,
+            "sequence_number": max(each.sequence_number or 0 for each in theirs.metadata.snapshots) + 1,
+            "timestamp_ms": main.timestamp_ms + 1,
+            "summary": Summary(
+                Operation.REPLACE,
+                **{key: value for key, value in main.summary.additional_properties.items() if key.startswith(KEPT)},
+            ),
+        }
+    )
+    commit_there(
+        theirs,
+        {"action": "add-snapshot", "snapshot": made.model_dump(by_alias=True)},
+        {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": number},
+    )
+    return number
+
+
+def commit_there(theirs: Table, *updates: dict[str, Any]) -> None:
+    """A commit of another engine at the outside catalog."""
+    name = {"namespace": ["shop"], "name": "log"}
+    request = CommitTableRequest.model_validate({"identifier": name, "requirements": [], "updates": updates})
+    theirs.catalog.commit_table(theirs.refresh(), request.requirements, request.updates)
+
+
+def test_rewrites_whose_snapshots_have_expired_are_adopted_by_the_metadata_in_between(
+    served: Served, outside: Outside
+) -> None:
+    served.lake.create_table("shop.log", LOG)
+    served.append("shop.log", *range(5))
+    tiered(served, "shop.log")
+    theirs = outside.catalog().load_table("shop.log")
+    first = rewrite(theirs)
+    look(served)
+    assert max(served.state("shop.log").tiers) == first, "adopted"
+    second, third = rewrite(theirs), rewrite(theirs)
+    for number in (first, second):
+        commit_there(theirs, {"action": "remove-snapshots", "snapshot-ids": [number]})
+    look(served)
+    assert problem(served, "shop.log") == ""
+    tiers = served.state("shop.log").tiers
+    assert third in tiers
+    assert not {first, second} & tiers.keys()
+    served.append("shop.log", 5)
+    tiered(served, "shop.log")
+    check(served, outside, "shop.log", [*range(6)])
 
 
 def test_a_deposed_tierer_is_fenced_before_anything_is_sent(served: Served, outside: Outside) -> None:

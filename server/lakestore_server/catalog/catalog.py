@@ -232,6 +232,11 @@ class Catalog:
         pointer = self.ledger.pointers(DROPPED).get(table.uuid)
         return self.outside.undropping(table, pointer.location) if is_outside(table) and pointer else nullcontext()
 
+    def is_kept_outside(self, table: Table) -> bool:
+        """Whether the files of a dropped table stay, because its outside catalog has it again or is not known here.
+        `Unavailable` if that catalog does not answer."""
+        return is_outside(table) and self.outside.keeps(table)
+
     def look_outside(self, table: Table) -> None:
         """Adopt what others committed to a table at its outside catalog."""
         self._commits.look_outside(table)

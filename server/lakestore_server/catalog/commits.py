@@ -279,6 +279,7 @@ class Commits:
     def _sent(self, change: TableChange, table: Table, *, trusted: bool) -> StoredMetadata:
         """Commit to a table in an outside catalog: judged here, made there, then journaled."""
         name, version = self._contents.resolved(change.name)
+        why = ""
         with self._outside.turn(table) as catalog:
             for _ in range(COMMIT_ATTEMPTS_MAX):
                 base = self._outside.synced(catalog, table, lambda: self._knowledge(table))
@@ -291,12 +292,13 @@ class Commits:
                 doc = {**doc, "properties": our_tables.stored_properties(doc["properties"], self._timeline)}
                 try:
                     stored = self._outside.send(catalog, table, base, doc, self._knowledge(table))
-                except Conflict:
+                except Conflict as error:
+                    why = error.message
                     continue
                 self._old.discard(_obsolete(base, stored.doc))
                 self._old.look_once(stored)
                 return stored
-        raise Conflict(f"{name} changes faster at its catalog than this commit can follow: try again")
+        raise Conflict(f"{name} changes faster at its catalog than this commit can follow, try again: {why}")
 
     def look_outside(self, table: Table) -> None:
         """Adopt what others committed to a table at its outside catalog."""

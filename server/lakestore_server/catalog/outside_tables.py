@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, Unavailable
+from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound
 from lakestore.model.columns import OWN_CATALOG
 from lakestore.model.table import Table
 from lakestore_server.catalog import gate, locations, metadata, our_tables
@@ -97,19 +97,26 @@ class OutsideTables:
 
     @contextmanager
     def turn(self, table: Table) -> Iterator[OutsideCatalog]:
-        """Hold a table's turn. A failure in it becomes the table's problem, and its end without one ends the
-        problem."""
+        """Hold a table's turn."""
         with self._lock:
             turn = self._turns.setdefault(table.uuid, threading.RLock())
         with turn:
-            try:
-                yield self.catalogs.named(table.lake.catalog)
-            except Conflict:
-                raise  # the tierer plans again
-            except LakestoreError as error:
-                self._note(table, error.message)
-                raise
-            self._note(table, "")
+            with self._noted(table):
+                catalog = self.catalogs.named(table.lake.catalog)
+            yield catalog
+
+    @contextmanager
+    def _noted(self, table: Table) -> Iterator[None]:
+        """Note a failure of the block as the table's problem; a block without one ends the problem. What the gate says
+        to a commit of a client is no problem of the table."""
+        try:
+            yield
+        except Conflict:
+            raise  # the tierer plans again
+        except LakestoreError as error:
+            self._note(table, error.message)
+            raise
+        self._note(table, "")
 
     def _note(self, table: Table, problem: str) -> None:
         with self._lock:
@@ -129,14 +136,10 @@ class OutsideTables:
         the gate does not adopt."""
         name = Name(table.namespace, table.short_name)
         for _ in range(ATTEMPTS_MAX):
-            base = self._contents.current(name, self._contents.pointer(name))
-            found = self._found(catalog, table, base)
-            if found.location == base.location:
-                return base
-            try:
-                return self.adopt(table, base, found.location, known())
-            except Conflict:
-                continue
+            with self._noted(table), suppress(Conflict):
+                base = self._contents.current(name, self._contents.pointer(name))
+                found = self._found(catalog, table, base)
+                return base if found.location == base.location else self.adopt(table, base, found.location, known())
         raise Conflict(f"{name} changes faster than its catalog can be followed: try again")
 
     def _found(self, catalog: OutsideCatalog, table: Table, base: StoredMetadata) -> OutsideTable:
@@ -167,7 +170,7 @@ class OutsideTables:
                 f"the lake of {table.name} went on at catalog {table.lake.catalog} under another history of this"
                 f" server: move its main back to snapshot {metadata.main_of(base.doc)} there, or restore a newer backup"
             )
-        verdict = gate.judge(table, base.doc, stored.doc, replace(known, is_settled=True))
+        verdict = self._judged(table, base, stored, replace(known, is_settled=True))
         self._store.sync_warehouse()
         step = SetPointer(
             table.namespace,
@@ -180,6 +183,34 @@ class OutsideTables:
         self._ledger.commit(CatalogChange((step,)))
         return stored
 
+    def _judged(
+        self, table: Table, base: StoredMetadata, stored: StoredMetadata, known: gate.Knowledge
+    ) -> gate.Verdict:
+        """The gate's verdict on the way from `base` to `stored`, at once or commit by commit. If snapshots in between
+        have expired, only the metadata files in between, which the log of `stored` names, prove that rows were kept."""
+        try:
+            return gate.judge(table, base.doc, stored.doc, known)
+        except Forbidden as refused:
+            way = self._between(base, stored)
+            if not way:
+                raise
+            verdict = _verdict_of_steps(table, base, (*way, stored), known)
+            if verdict is None:
+                raise refused from None
+            return verdict
+
+    def _between(self, base: StoredMetadata, stored: StoredMetadata) -> list[StoredMetadata]:
+        """The states between two, oldest first, as far as their metadata files are there."""
+        log_of = [str(entry["metadata-file"]) for entry in stored.doc["metadata-log"]]
+        if base.location not in log_of:
+            return []
+        later = log_of[log_of.index(base.location) + 1 :]
+        found = []
+        for location in later:
+            with suppress(NotFound):
+                found.append(self._store.load(location))
+        return found
+
     def send(
         self, catalog: OutsideCatalog, table: Table, base: StoredMetadata, doc: Json, known: gate.Knowledge
     ) -> StoredMetadata:
@@ -188,11 +219,12 @@ class OutsideTables:
         if metadata.main_of(doc) != metadata.main_of(base.doc):
             self._store.sync_warehouse()
         self.catalogs.reach(READY)
-        location = catalog.commit(
-            table.namespace, table.short_name, requirements(base.doc, doc), updates_between(base.doc, doc)
-        )
-        self.catalogs.reach(COMMITTED)
-        return self.adopt(table, base, location, known)
+        with self._noted(table):
+            location = catalog.commit(
+                table.namespace, table.short_name, requirements(base.doc, doc), updates_between(base.doc, doc)
+            )
+            self.catalogs.reach(COMMITTED)
+            return self.adopt(table, base, location, known)
 
     @contextmanager
     def creating(self, table: Table, location: str) -> Iterator[None]:
@@ -254,6 +286,19 @@ class OutsideTables:
             with undone(lambda: catalog.register(table.namespace, table.short_name, location)):
                 yield
 
+    def keeps(self, table: Table) -> bool:
+        """Whether the catalog of a dropped table has it again, under its name, or is not in the settings any more."""
+        try:
+            found = self.catalogs.named(table.lake.catalog).load(table.namespace, table.short_name)
+        except NoSuchTable:
+            return False
+        except Invalid as error:
+            log.warning("the files of dropped table %s stay in the lake: %s", table.name, error.message)
+            return True
+        if found.uuid == table.uuid:
+            log.warning("the files of dropped table %s stay, for its catalog has it again", table.name)
+        return found.uuid == table.uuid
+
     @contextmanager
     def undropping(self, table: Table, location: str) -> Iterator[None]:
         """Register a dropped table again; the block journals its return. If the block is refused, the entry goes."""
@@ -267,6 +312,31 @@ class OutsideTables:
                 yield
 
 
+def _verdict_of_steps(
+    table: Table, base: StoredMetadata, steps: Sequence[StoredMetadata], known: gate.Knowledge
+) -> gate.Verdict | None:
+    """One verdict for several commits; None if the last one does not pass. A commit that does not pass was taken back
+    if a later commit passes."""
+    records, at, is_good = dict(known.records), base, False
+    for step in steps:
+        try:
+            verdict = gate.judge(table, at.doc, step.doc, replace(known, records=records))
+        except Forbidden:
+            is_good = False
+            continue
+        records.update((record.snapshot_id, record) for record in verdict.tiers)
+        for number in verdict.forget:
+            records.pop(number)
+        at, is_good = step, True
+    if not is_good:
+        return None
+    return gate.Verdict(
+        tiers=tuple(record for number, record in records.items() if known.records.get(number) != record),
+        forget=tuple(sorted(known.records.keys() - records.keys())),
+        moves_main=metadata.main_of(at.doc) != metadata.main_of(base.doc),
+    )
+
+
 @contextmanager
 def undone(undo: Callable[[], Any]) -> Iterator[None]:
     """Call `undo` if the block is refused. After an unknown outcome nothing is undone."""
@@ -276,14 +346,16 @@ def undone(undo: Callable[[], Any]) -> Iterator[None]:
         if error.applied == "no":
             try:
                 undo()
-            except (Unavailable, Conflict, NotFound) as failed:
+            except LakestoreError as failed:
                 log.warning("a change of an outside catalog was not undone: %s", failed.message)
         raise
 
 
 def requirements(old: Json, new: Json) -> list[Json]:
     """The requirements of a commit: this table, with main and every branch or tag of the change unmoved."""
-    names = {metadata.MAIN, *(name for name in {*old["refs"], *new["refs"]} if _ref(old, name) != _ref(new, name))}
+    moved = {name for name in {*old["refs"], *new["refs"]} if _ref(old, name) != _ref(new, name)}
+    # PyIceberg's catalogs take no requirement on another branch of a table without snapshots.
+    names = {metadata.MAIN, *(moved if old["snapshots"] else ())}
     held = [
         {"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": old["refs"].get(name, {}).get("snapshot-id")}
         for name in sorted(names)

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from lakestore.errors import Conflict, LakestoreError
+from lakestore.errors import Conflict, LakestoreError, Unavailable
 from lakestore_server.catalog import catalog
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.commit.engine import Engine
@@ -81,8 +81,13 @@ class DroppedTables:
 
     def _remove(self, uuid: str, held: DroppedTable) -> None:
         pointer = self._engine.view.pointers.get((DROPPED, uuid))
+        try:
+            is_kept = self._catalog.is_kept_outside(held.state.table)
+        except Unavailable as error:
+            log.info("dropped table %s is removed later: %s", held.name, error.message)
+            return
         self._engine.reach(CrashPoint.PURGE_BEGUN)
-        if pointer is not None:
+        if pointer is not None and not is_kept:
             self._catalog.purge(pointer)
         self._engine.reach(CrashPoint.PURGED_FROM_LAKE)
 

@@ -104,5 +104,7 @@ def test_the_updates_between_two_documents_turn_one_into_the_other(tmp_path: Pat
         for key in ("schemas", "current-schema-id", "properties", "snapshots", "refs", "current-snapshot-id"):
             assert made[key] == new[key], (number, key)
         asked = {each.get("ref") for each in requirements(old, new)}
-        assert {"main", *({"side"} if old["refs"].get("side") != new["refs"].get("side") else ())} <= asked
+        moved = number > 0 and old["refs"].get("side") != new["refs"].get("side")
+        assert {"main", *({"side"} if moved else ())} <= asked
+        assert number > 0 or "side" not in asked, "PyIceberg's catalogs refuse that for a table without snapshots"
         old = new
