@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import lakestore as ls
 from lakestore import evolution
@@ -24,12 +27,14 @@ from lakestore.evolution import (
 from lakestore.limits import Limits
 from lakestore.model import table as schema
 from lakestore.model.alteration import apply_steps
+from lakestore.model.nested_fields import LIST, STRUCT, NestedField, tree
 from lakestore.model.table import Table
 from lakestore.model.table_file import parse, steps_between
 from lakestore.model.types import arrow_type
 from lakestore.rows.projection import Projection, check_present
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
+from tests.support.seeds import examples
 
 PLACE = "struct<street: string not null, zip: int32>"
 ITEM = "struct<sku: string, amount: float32>"
@@ -100,6 +105,74 @@ def test_each_step_changes_one_place_and_rows_follow() -> None:
         },
         EMPTY,
     ]
+
+
+WORDS = ["street", "zip", "sku", "amount", "a"]
+KINDS = ["int64", "float64", "string", "struct<a: int32, zip: string>", "list<struct<sku: int32>>"]
+
+
+def any_step(data: st.DataObject, definition: Table) -> Step:
+    """A step at a field that is there, or beside one; many are refused."""
+    paths = [path for column in definition.columns for path, _ in tree(column).with_paths()]
+    path, word = data.draw(st.sampled_from(paths)), data.draw(st.sampled_from(WORDS))
+    place: dict[str, Any] = data.draw(st.sampled_from([{"first": True}, {"after": word}]))
+    steps: list[Step] = [
+        AddColumn(f"{path}.{word}", data.draw(st.sampled_from(KINDS)), **data.draw(st.sampled_from([{}, place]))),
+        DropColumn(path),
+        RenameColumn(path, word),
+        WidenColumn(path, data.draw(st.sampled_from(KINDS[:2]))),
+        MoveColumn(path, **place),
+        MakeOptional(path),
+    ]
+    return data.draw(st.sampled_from(steps))
+
+
+def rendered(value: Any, old: NestedField, new: NestedField) -> Any:
+    """A value of an older field as the newer one shows it, found by ids in plain Python."""
+    if value is None or not new.parts:
+        return value
+    if new.shape == STRUCT:
+        known = {part.id: part for part in old.parts}
+        found = {part.id: value[known[part.id].name] for part in new.parts if part.id in known}
+        return {
+            part.name: rendered(found[part.id], known[part.id], part) if part.id in found else None
+            for part in new.parts
+        }
+    if new.shape == LIST:
+        return [rendered(each, old.parts[0], new.parts[0]) for each in value]
+    return [(key, rendered(each, old.parts[1], new.parts[1])) for key, each in value]
+
+
+@settings(max_examples=examples(400))
+@given(st.data(), st.integers(1, 12))
+def test_rows_follow_any_steps_by_id(data: st.DataObject, count: int) -> None:
+    versions, steps = [table()], list[Step]()
+    for _ in range(count):
+        step = any_step(data, versions[-1])
+        try:
+            versions.append(apply_steps(versions[-1], [step]))
+            steps.append(step)
+        except Invalid as error:
+            assert "shop.orders" in error.message or "column" in error.message
+    old, new = versions[0], versions[-1]
+    columns = {column.id: column for column in old.columns}
+    assert projected(old, new, ROW, EMPTY) == [
+        {
+            column.name: rendered(row[columns[column.id].name], tree(columns[column.id]), tree(column))
+            if column.id in columns
+            else None
+            for column in new.columns
+        }
+        for row in (ROW, EMPTY)
+    ]
+    assert apply_steps(old, evolution.from_json(evolution.to_json(steps))).columns == new.columns
+    ids = [number for version in versions for column in version.columns for number in (column.id, *column.nested)]
+    assert max(ids) <= new.last_column_id
+    for before, after in pairwise(versions):
+        made = {part.id for column in after.columns for _, part in tree(column).with_paths()}
+        held = {part.id for column in before.columns for _, part in tree(column).with_paths()}
+        assert all(number > before.last_column_id for number in made - held)
+        assert Table.from_json(after.to_json()) == after
 
 
 def test_a_name_that_is_used_again_is_another_field() -> None:
