@@ -173,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
     guards: tuple[Guard, ...]
 
     def _handle(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self._body()
         call = Call(self.command, self.path, self.headers, body)
         if self.headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
             body = b"".join(_unchunked(body))
@@ -187,6 +187,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._do(key, asked, body)
         except Refused as no:
             self._say(no.status, f"<Error><Code>{no.code}</Code><Message>{no.code}</Message></Error>")
+
+    def _body(self) -> bytes:
+        """The body of the request, also one that comes in chunks, as AWS's C++ library sends it over plain HTTP."""
+        if "chunked" not in self.headers.get("Transfer-Encoding", "").lower():
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        pieces = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            pieces.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():  # trailers
+            pass
+        return b"".join(pieces)
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _handle  # noqa: N815 (names of the base)
 

@@ -6,13 +6,14 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import click
 
 from lakestore.cli.connection import command_credentials, json_option, open_lake, server_option
 from lakestore.cli.output import emit_json, emit_text
 from lakestore.client.credentials import addresses_of
-from lakestore.errors import Denied, Unavailable
+from lakestore.errors import Denied, Invalid, Unavailable
 from lakestore.model.times import moment_of
 from lakestore.release import wheel_with
 
@@ -26,6 +27,27 @@ _WAREHOUSES = ("now", "earlier", "lake")
 
 
 @dataclass(frozen=True, slots=True)
+class Store:
+    """The S3 store of a warehouse."""
+
+    gives_keys: bool
+    """True if the catalog gives keys to engines that ask. Otherwise the lines contain KEY_ID and SECRET."""
+    endpoint: str = ""
+    """Its address; empty for AWS."""
+    region: str = ""
+
+    def properties(self) -> dict[str, str]:
+        """The store as properties of Iceberg's FileIO, for an engine that brings its own key."""
+        made = {"s3.access-key-id": "KEY_ID", "s3.secret-access-key": "SECRET"}
+        if self.endpoint:
+            made |= {"s3.endpoint": self.endpoint, "s3.path-style-access": "true"}
+        return made | ({"client.region": self.region} if self.region else {})
+
+
+_OWN_KEYS = "the server gives no keys of the store (engine_keys.give): replace KEY_ID and SECRET"
+
+
+@dataclass(frozen=True, slots=True)
 class EngineTarget:
     """The values that an engine's lines need."""
 
@@ -35,8 +57,8 @@ class EngineTarget:
     time: str
     is_open: bool
     """True if the catalog needs no token. Otherwise the lines contain PRINCIPAL and TOKEN as placeholders."""
-    is_store: bool = False
-    """True if the warehouse is in S3."""
+    store: Store | None = None
+    """The S3 store of the warehouse; None for a folder."""
 
     @property
     def tokens(self) -> str:
@@ -47,18 +69,12 @@ class EngineTarget:
         return f"at:{self.time}" if name == "earlier" else name
 
 
-_SPARK_STORE = (
-    "# The warehouse is in S3: Spark takes its keys from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION. For a",
-    "# store that is not AWS's, each catalog also needs .s3.endpoint=URL and .s3.path-style-access=true.",
-)
-
-
 def _spark(of: EngineTarget) -> str:
     lines = [
         "# spark-sql, spark-shell, spark-submit or the Thrift server. A query sees the newest commits in `now`;",
         "# without cache-enabled=false Spark would go on with the table that it has seen first.",
-        *(_SPARK_STORE if of.is_store else ()),
-        f"--packages {','.join((PACKAGES, STORE_PACKAGE) if of.is_store else (PACKAGES,))}",
+        *([f"# {_OWN_KEYS}"] if of.store and not of.store.gives_keys else []),
+        f"--packages {','.join((PACKAGES, STORE_PACKAGE) if of.store else (PACKAGES,))}",
         "--conf spark.sql.extensions=org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     ]
     for name in _WAREHOUSES:
@@ -72,6 +88,10 @@ def _spark(of: EngineTarget) -> str:
         if not of.is_open:
             auth = {"rest.auth.type": "oauth2", "oauth2-server-uri": of.tokens, "credential": "PRINCIPAL:TOKEN"}
             said |= {f".{key}": value for key, value in auth.items()}
+        if of.store and of.store.gives_keys:
+            said[".header.X-Iceberg-Access-Delegation"] = "vended-credentials"
+        elif of.store:
+            said |= {f".{key}": value for key, value in of.store.properties().items()}
         lines += [f"--conf spark.sql.catalog.{name}{key}={value}" for key, value in said.items()]
     space, table = of.table.split(".", 1)
     lines += [
@@ -95,12 +115,17 @@ _NO_CACHE = "SET enable_external_file_cache = false;  -- else DuckDB 1.5 may mis
 
 def _duckdb(of: EngineTarget) -> str:
     lines, auth = ["INSTALL iceberg; LOAD iceberg;", _NO_CACHE], "AUTHORIZATION_TYPE 'none'"
+    if of.store:
+        lines.insert(1, "INSTALL httpfs; LOAD httpfs;")
     if not of.is_open:
         lines += [
             "CREATE SECRET lakestore (TYPE ICEBERG, CLIENT_ID 'PRINCIPAL', CLIENT_SECRET 'TOKEN',",
             f"    OAUTH2_SERVER_URI '{of.tokens}');",
         ]
         auth = "SECRET lakestore"
+    if of.store and not of.store.gives_keys:
+        lines += [f"-- {_OWN_KEYS}", *_duckdb_secret(of.store)]
+        auth += ", ACCESS_DELEGATION_MODE 'none'"
     lines += [
         f"ATTACH '{of.warehouse(name)}' AS {name} (TYPE ICEBERG, ENDPOINT '{of.catalog}', {auth});"
         for name in _WAREHOUSES
@@ -114,7 +139,23 @@ def _duckdb(of: EngineTarget) -> str:
     return "\n".join(lines)
 
 
-_TRINO_STORE = ("fs.native-s3.enabled=true", "# and s3.region, s3.aws-access-key, s3.aws-secret-key, s3.endpoint")
+def _duckdb_secret(store: Store) -> list[str]:
+    """The secret of a store that engines enter by their own key."""
+    region = f", REGION '{store.region}'" if store.region else ""
+    scheme, _, host = store.endpoint.partition("://")
+    where = f",\n    ENDPOINT '{host}', URL_STYLE 'path', USE_SSL {str(scheme == 'https').lower()}" if host else ""
+    return [f"CREATE SECRET store (TYPE s3, KEY_ID 'KEY_ID', SECRET 'SECRET'{region}{where});"]
+
+
+def _trino_store(store: Store) -> list[str]:
+    lines = ["fs.native-s3.enabled=true"]
+    if store.region:
+        lines.append(f"s3.region={store.region}")
+    if store.endpoint:
+        lines += [f"s3.endpoint={store.endpoint}", "s3.path-style-access=true"]
+    if store.gives_keys:
+        return [*lines, "iceberg.rest-catalog.vended-credentials-enabled=true"]
+    return [*lines, f"# {_OWN_KEYS}", "s3.aws-access-key=KEY_ID", "s3.aws-secret-key=SECRET"]
 
 
 def _trino(of: EngineTarget) -> str:
@@ -133,7 +174,7 @@ def _trino(of: EngineTarget) -> str:
                 f"iceberg.rest-catalog.oauth2.server-uri={of.tokens}",
                 "iceberg.rest-catalog.oauth2.credential=PRINCIPAL:TOKEN",
             ]
-        lines += _TRINO_STORE if of.is_store else ("fs.native-local.enabled=true", "local.location=/")
+        lines += _trino_store(of.store) if of.store else ("fs.native-local.enabled=true", "local.location=/")
     lines += [
         f"-- {_COUNT} now.{of.table};",
         f"-- {_COUNT} earlier.{of.table};  every table at one cut",
@@ -143,11 +184,15 @@ def _trino(of: EngineTarget) -> str:
 
 
 def _loaded(of: EngineTarget) -> list[str]:
-    lines = ["from pyiceberg.catalog import load_catalog"]
+    lines, more = ["from pyiceberg.catalog import load_catalog"], dict[str, str]()
     auth = ""
     if not of.is_open:
-        auth = f""",
-    credential="PRINCIPAL:TOKEN", **{{"oauth2-server-uri": "{of.tokens}"}}"""
+        auth, more = ',\n    credential="PRINCIPAL:TOKEN"', {"oauth2-server-uri": of.tokens}
+    if of.store and not of.store.gives_keys:
+        lines.append(f"# {_OWN_KEYS}")
+        more |= of.store.properties()
+    if more:
+        auth += f", **{json.dumps(more)}"
     lines += [
         f'{name} = load_catalog("{name}", type="rest", uri="{of.catalog}", warehouse="{of.warehouse(name)}"{auth})'
         for name in _WAREHOUSES
@@ -166,11 +211,21 @@ def _pyiceberg(of: EngineTarget) -> str:
 
 def _polars(of: EngineTarget) -> str:
     lines = ['# pip install polars "pyiceberg[pyarrow]"', "import polars as pl", *_loaded(of)]
-    lines += [f'pl.scan_iceberg({name}.load_table("{of.table}")).collect()' for name in _WAREHOUSES]
+    if of.store:
+        # without the package polars_iceberg, polars takes no key and no address from the table
+        lines += [
+            "def scan(table):",
+            '    store = {key: value for key, value in table.io.properties.items() if key.startswith("s3.")}',
+            "    return pl.scan_iceberg(table, storage_options=store)",
+        ]
+    scan = "scan" if of.store else "pl.scan_iceberg"
+    lines += [f'{scan}({name}.load_table("{of.table}")).collect()' for name in _WAREHOUSES]
     return "\n".join(lines)
 
 
 def _clickhouse(of: EngineTarget) -> str:
+    if of.store:
+        raise Invalid("ClickHouse is not known to read a warehouse in S3 by a catalog: take DuckDB or another engine")
     lines, auth = ["SET allow_database_iceberg = 1;"], ""
     if not of.is_open:
         auth = f",\n    catalog_credential = 'PRINCIPAL:TOKEN', oauth_server_uri = '{of.tokens}'"
@@ -209,7 +264,7 @@ def connect(engine: str, http: str | None, table: str | None, server: str, as_js
     """Print the lines that open this lake in ENGINE: its head, a past cut, what is tiered."""
     found = _catalog_of(server)
     catalog = f"{found.scheme}://{http or found.host}/iceberg"
-    target = EngineTarget(server, catalog, table or found.table, found.time, found.is_open, found.is_store)
+    target = EngineTarget(server, catalog, table or found.table, found.time, found.is_open, found.store)
     lines = LINES[engine](target)
     emit_json({"engine": engine, "catalog": catalog, "lines": lines.splitlines()}) if as_json else emit_text(lines)
 
@@ -223,8 +278,8 @@ class _Catalog:
     is_open: bool
     """True if the catalog needs no token."""
     time: str
-    is_store: bool = False
-    """True if the warehouse is in S3. False if the server does not answer."""
+    store: Store | None = None
+    """The S3 store of the warehouse. None if the server does not answer."""
     table: str = "shop.orders"
     """The lake's first table that is not a dead-letter or proposals table."""
 
@@ -246,12 +301,16 @@ def _catalog_of(server: str) -> _Catalog:
         is_open = is_open and not isinstance(error, Denied)
         return _Catalog(scheme, f"{host}:{HTTP_PORT}", is_open, _text(datetime.now(UTC)))
     http = f"{host}:{said['http'].rsplit(':', 1)[1]}"
-    time, is_store = _text(moment_of(said["clock"]["time_us"])), _is_in_s3(said["warehouse"])
-    return _Catalog(said["scheme"], http, is_open, time, is_store, *sorted(tables)[:1])
+    time = _text(moment_of(said["clock"]["time_us"]))
+    return _Catalog(said["scheme"], http, is_open, time, _store_of(said), *sorted(tables)[:1])
 
 
-def _is_in_s3(warehouse: str) -> bool:
-    return warehouse.startswith("s3")
+def _store_of(status: Mapping[str, Any]) -> Store | None:
+    """The store in a server's status. A server of an older release gives no keys and does not name the address."""
+    if not str(status["warehouse"]).startswith("s3"):
+        return None
+    gives = status.get("engine_keys", "never") != "never"
+    return Store(gives, status.get("store_endpoint", ""), status.get("store_region", ""))
 
 
 def _text(moment: datetime) -> str:

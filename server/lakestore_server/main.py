@@ -25,6 +25,7 @@ from lakestore_server.access.callers import Access
 from lakestore_server.access.finders import Kind
 from lakestore_server.catalog import foreign_history, store_probe
 from lakestore_server.catalog.catalog import Catalog
+from lakestore_server.catalog.engine_keys import EngineKeys
 from lakestore_server.catalog.journal_ledger import JournalLedger
 from lakestore_server.catalog.metadata_store import MetadataStore, local_folder, storage_for
 from lakestore_server.catalog.outside_catalog import OutsideSettings, resolved
@@ -52,6 +53,7 @@ from lakestore_server.edge.grpc import GrpcServer
 from lakestore_server.edge.http import HttpServer, app
 from lakestore_server.edge.leader_calls import LeaderCalls
 from lakestore_server.edge.peer_channel import PeerChannel
+from lakestore_server.edge.tls import is_loopback
 from lakestore_server.files import checkpoint, data_folder, journal, segment, shared_file
 from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host import allocator, event_log, sandbox
@@ -286,13 +288,14 @@ class Server:
         self.settings = settings
         exposure_check.check_exposure(settings)
         exposure_check.check_shared(settings)
-        self._keys = exposure_check.keys(settings.tls)
+        self._keys, self._engine_keys = exposure_check.keys(settings.tls), _engine_keys(settings)
         self._clock = clock = clock or RealClock()
         journal_of = journal_of or _journal_of(settings, clock)
         checkpoints, outside = _checkpoint_store(settings), _outside_catalogs(settings.catalog, clock)
         self._lock = data_folder.lock_folder(settings.data)
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": ""}
         self.about |= {"scheme": "https" if self._keys else "http", "sandbox": str(sandbox.support())}
+        self.about |= self._engine_keys.status()
         self._on_fatal = on_fatal or _no_op
         store = self._opened(disk or RealDisk(), journal_of, checkpoints)
         self.upkeep = Upkeep(self.engine, clock, checkpoints, settings.checkpoints_keep_seconds)
@@ -453,7 +456,7 @@ class Server:
         )
         self._console = console = Console(self.service, self.sources, admission, self._clock)
         hosts = (*self.settings.http.allowed_hosts, *([self._reached_host()] if self.engine.role else []))
-        gate = app(self.sources, admission, console, hosts, self._keys)
+        gate = app(self.sources, admission, console, hosts, self._keys, engine_keys=self._engine_keys)
         self._http = HttpServer(
             application=gate,
             host=host,
@@ -542,6 +545,12 @@ class Server:
         self.upkeep.close(checkpoint=checkpoint)
         self.engine.loop.close()
         self._lock.close()
+
+
+def _engine_keys(settings: Settings) -> EngineKeys:
+    """The keys that engines get. Without `auth` everybody who reaches the port gets them."""
+    is_local = bool(settings.auth) or is_loopback(settings.host)
+    return EngineKeys(settings.engine_keys, settings.warehouse_uri, is_local=is_local)
 
 
 def _store_lack(warehouse: str) -> Unavailable | None:

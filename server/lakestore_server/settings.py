@@ -95,6 +95,29 @@ class Catalog:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineKeys:
+    """Keys of the warehouse's S3 store that the catalog gives to engines that ask for `vended-credentials`."""
+
+    give: str = option("auto", choices=("auto", "never", "static", "role"))
+    """`static`: one key for the whole warehouse, to principals with a right on every table: `tier`, or `read` for the
+    key of `engine_keys.read_file`. `role`: a key of `engine_keys.role` for the files of one table, to principals with a
+    right on this table. `auto`: `static` if a key is set and the server has `auth` or listens on this machine alone."""
+    file: str = option("")
+    """File with lines AWS_ACCESS_KEY_ID=… and AWS_SECRET_ACCESS_KEY=…, read at each use: the static key that writes, or
+    the key that assumes the role. Empty means the server's own key in its environment."""
+    read_file: str = option("")
+    """File of the same form with a static key that only reads. Empty means none."""
+    role: str = option("")
+    """ARN of the role of `role`; the server's key must be allowed to assume it."""
+    sts: str = option("")
+    """Address of the STS that knows the role; empty means AWS's for the region."""
+    seconds: int = option(3600, low=900, high=43_200)
+    """Time for which a key of the role is good. Engines get a key that is good for at least half of it."""
+    endpoint: str = option("")
+    """Address of the store as engines reach it; empty means the server's own, AWS_ENDPOINT_URL."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Every setting of a server. Paths are relative to the working folder."""
 
@@ -119,6 +142,8 @@ class Settings:
     """The log of commits."""
     catalog: Catalog = section(Catalog)
     """Where new lake tables live."""
+    engine_keys: EngineKeys = section(EngineKeys)
+    """Keys of the warehouse's store for engines."""
     checkpoints: str = option("", flag=True)
     """Bucket and prefix for checkpoints and their files, as `s3://bucket/prefix`, with a journal in Kafka or a bucket.
     A server on an empty disk then starts from there and from the journal. Keys and endpoint come from the environment,

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -209,12 +210,22 @@ def test_connect_prints_what_a_warehouse_in_s3_needs(
     """Iceberg's runtime alone has no S3, and a local file system of Trino's opens no bucket."""
     assert "iceberg-aws-bundle" not in shell("connect", "spark")[0]
     assert "fs.native-local.enabled=true" in shell("connect", "trino")[0]
-    monkeypatch.setattr(connect, "_is_in_s3", lambda _: True)
+    store = connect.Store(gives_keys=False, endpoint="http://store:9000", region="eu-west-3")
+    monkeypatch.setattr(connect, "_store_of", lambda _: store)
     (packages,) = re.findall(r"--packages (\S+)", shell("connect", "spark")[0])
     assert packages.split(",") == [RUNTIME, STORE_RUNTIME]
-    assert "AWS_ACCESS_KEY_ID" in shell("connect", "spark")[0]
     trino = shell("connect", "trino")[0]
     assert set(re.findall(r"fs\.\S+", trino)) == {"fs.native-s3.enabled=true"}, orders
+    engines = [engine for engine in connect.LINES if engine != "clickhouse"]
+    for engine in engines:
+        text = shell("connect", engine)[0]
+        assert re.search(r"KEY_ID.*SECRET", text, re.DOTALL), engine
+        assert "store:9000" in text, engine
+    monkeypatch.setattr(connect, "_store_of", lambda _: replace(store, gives_keys=True))
+    for engine in engines:
+        assert "SECRET" not in shell("connect", engine)[0], engine
+    assert "not known to read a warehouse in S3" in shell("connect", "clickhouse", code=1)[1]
+    assert "vended-credentials-enabled=true" in shell("connect", "trino")[0]
 
 
 def test_apply_makes_and_evolves_the_tables_of_a_file(shell: Shell, tmp_path: Path) -> None:

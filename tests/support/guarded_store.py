@@ -67,6 +67,10 @@ class Guard:
         self.used.append((key, action, resource))
         return None
 
+    def may(self, key: str, action: str, resource: str) -> bool:
+        """Whether a key may do something with an object."""
+        return _allows(self.accounts[key].statements, action, resource, "")
+
     def _proven(self, call: Call) -> tuple[str, str, str]:
         """(key, region, service) of a request whose signature fits."""
         given = call.headers.get("Authorization", "")

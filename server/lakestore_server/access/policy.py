@@ -48,6 +48,9 @@ def reference() -> str:
         "- Producers, registers, subscriptions and leases belong to their principal. No other principal can open,",
         "  fence, move, acknowledge or read by them.",
         "- A list in an answer leaves out what the principal may not know of.",
+        "- A key of the warehouse's S3 store is in the answer to a load that asks for one and has the right:",
+        "  `read` on the table for a key of `engine_keys.role`, which writes with `tier` (`write` on a table of",
+        "  another engine); on every table `read`, or `tier` for the key that writes, for a static key.",
         "",
         "## gRPC",
         "",
@@ -79,6 +82,7 @@ CATALOG = "/iceberg/v1"
 CONSOLE = "/console/api"
 _NAMESPACE = f"{CATALOG}/namespaces/{{namespace}}"
 _TABLE = f"{_NAMESPACE}/tables/{{table}}"
+_KEYS = f"{_TABLE}/credentials"
 _VIEW = f"{_NAMESPACE}/views/{{view}}"
 _UNTARGETED = ("open", "known", "see")
 """Rights for which a call without tables needs no table."""
@@ -361,13 +365,14 @@ ROUTES: dict[tuple[str, str], Row] = {
     ("POST", _VIEW): Row("admin", finders.path_view, _VIEW_PATH),
     ("DELETE", _VIEW): Row("admin", finders.path_view, _VIEW_PATH),
     ("POST", f"{CATALOG}/views/rename"): Row("admin", finders.body_rename, "both names", body=True),
+    ("GET", _KEYS): Row("read", finders.path_table, _PATH, alias=finders.unversioned),
 }
 """Every HTTP route by method and path."""
 
 
 def _under_prefix(method: str, path: str, row: Row) -> Row:
     """The rule of a verb under a prefix; a verb that writes is denied to everybody."""
-    if (method, path) in (("GET", _TABLE), ("HEAD", _TABLE), ("POST", f"{_TABLE}/metrics")):
+    if (method, path) in (("GET", _TABLE), ("HEAD", _TABLE), ("GET", _KEYS), ("POST", f"{_TABLE}/metrics")):
         return replace(row, alias=finders.uncut)
     return row if method in ("GET", "HEAD") else Row("known", finders.no_table, _REFUSED)
 

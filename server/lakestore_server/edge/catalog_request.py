@@ -21,12 +21,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lakestore.errors import Invalid, LakestoreError, NotAuthenticated
-from lakestore.model import outside_values
+from lakestore.model import names, outside_values
 from lakestore.wire import errors
 from lakestore_server.access.callers import Caller
+from lakestore_server.access.finders import catalog_target
 from lakestore_server.access.principals import Principal
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.contents import Name
+from lakestore_server.catalog.engine_keys import EngineKeys, TableFiles
 from lakestore_server.catalog.errors import (
     AlreadyExists,
     BadView,
@@ -105,6 +107,10 @@ def _error_body(status: int, name: str, message: str) -> bytes:
     return orjson.dumps({"error": {"message": message, "type": name, "code": status}})
 
 
+DELEGATION, VENDED = "x-iceberg-access-delegation", "vended-credentials"
+"""The header by which an engine asks for keys of the store, and its value."""
+CREDENTIALS = "/credentials"
+"""The end of the path at which an engine gets the next key of a table."""
 CALLER = "lakestore.caller"
 """Key of the scope under which the gate puts the `Caller`."""
 IDEMPOTENCY_KEY_CHARS_MAX = 128
@@ -124,6 +130,8 @@ class Sources:
     """None: no warehouse but the lake, as in tests of the catalog alone."""
     leader: LeaderLink | None = None
     """None: this server alone has the journal."""
+    engine_keys: EngineKeys | None = None
+    """None: engines get no keys, as in tests of the catalog alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +147,8 @@ class CatalogRequest:
     """Idempotency-Key, bound to this request; empty without one."""
     principal: Principal
     """The caller, whom the gate has admitted. Lists show what this principal may know."""
+    place: str = ""
+    """The path of the request below `/iceberg`, as it came."""
 
     @property
     def catalog(self) -> Catalog:
@@ -172,6 +182,20 @@ class CatalogRequest:
             raise NoSuchView(f"View does not exist: {space.replace(LEVELS, '.')}.{view}")
         return Name(space, view)
 
+    def keys_for(self, name: Name, *folders: str, writes: bool, refresh: str = "") -> Json:
+        """`config` and `storage-credentials` for a table's folders; empty unless the engine asks for keys and the
+        principal may have one. `refresh` is the path at which the engine gets the next key."""
+        keys = self.sources.engine_keys
+        is_asked = VENDED in self.headers.get(DELEGATION, "") or self.place.endswith(CREDENTIALS)
+        if keys is None or not is_asked:
+            return {}
+        ledger, parted = self.catalog.ledger, names.split_version(name.table)
+        if parted is not None and ledger.own_table(name.namespace, parted[0]) is not None:
+            name = Name(name.namespace, parted[0])
+        right = "write" if ledger.own_table(name.namespace, name.table) is None else "tier"
+        target = catalog_target(name.namespace, name.table)
+        return keys.answer(self.principal, TableFiles(target, folders, right if writes else ""), refresh)
+
     def field(self, key: str, kind: type[Any], default: Any = None) -> Any:
         """A field of the body; `Invalid` for another type, or without field and default."""
         value = self.body.get(key)
@@ -192,9 +216,9 @@ class Slow:
 Verb = Callable[[CatalogRequest], Response | Slow]
 
 
-def json_answer(content: Any, status: int = 200) -> Response:
+def json_answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON answer."""
-    return Response(orjson.dumps(content), status, media_type="application/json")
+    return Response(orjson.dumps(content), status, headers, media_type="application/json")
 
 
 def empty_answer(status: int = 204) -> Response:
@@ -309,4 +333,5 @@ class Endpoints:
         principal = _principal(request)
         key, body = _key(request, principal, data), _object(data)
         path, query, headers = request.path_params, request.query_params, request.headers
-        return CatalogRequest(self._sources, path, query, headers, body, key, principal)
+        place = request.scope["raw_path"].decode("latin-1").partition("/iceberg")[2]
+        return CatalogRequest(self._sources, path, query, headers, body, key, principal, place)

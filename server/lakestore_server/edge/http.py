@@ -25,6 +25,7 @@ from lakestore.errors import Invalid, LakestoreError, NotAuthenticated, Unavaila
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.access.admission import Admission
 from lakestore_server.access.callers import Access, Caller, basic
+from lakestore_server.catalog.engine_keys import EngineKeys
 from lakestore_server.edge import catalog_request, iceberg_rest, presented_rest
 from lakestore_server.edge.addresses import is_in_use
 from lakestore_server.edge.console.routes import Console
@@ -178,9 +179,11 @@ def app(
     console: Console,
     allowed_hosts: Sequence[str] = (),
     keys: TlsKeys | None = None,
+    *,
+    engine_keys: EngineKeys | None = None,
 ) -> Gate:
     """All routes of the HTTP port, behind their gate. The leader's port has certificates if `keys` are given."""
-    found = routes(sources, admission, console, keys)
+    found = routes(sources, admission, console, keys, engine_keys)
     inner = Starlette(routes=found, exception_handlers=_UNKNOWN)
     return Gate(
         application=inner,
@@ -192,7 +195,13 @@ def app(
     )
 
 
-def routes(sources: Sources, admission: Admission, console: Console, keys: TlsKeys | None = None) -> list[BaseRoute]:
+def routes(
+    sources: Sources,
+    admission: Admission,
+    console: Console,
+    keys: TlsKeys | None = None,
+    engine_keys: EngineKeys | None = None,
+) -> list[BaseRoute]:
     """Every route of the HTTP port; `policy.ROUTES` has a row for each."""
     engine = sources.engine
 
@@ -216,7 +225,7 @@ def routes(sources: Sources, admission: Admission, console: Console, keys: TlsKe
 
     tokens = Route(_TOKENS_PATH, give_token, methods=["POST"])
     leader = LeaderLink(engine.loop, keys, is_open=admission.access.is_open) if engine.role else None
-    catalog = catalog_request.Sources(sources.catalog, sources.presented, leader)
+    catalog = catalog_request.Sources(sources.catalog, sources.presented, leader, engine_keys)
     bytes_max = engine.limits.http_body_bytes
     return [
         *console.routes(),

@@ -24,7 +24,15 @@ from lakestore_server.catalog.contents import Name
 from lakestore_server.catalog.errors import NoSuchNamespace
 from lakestore_server.catalog.metadata_store import StoredMetadata
 from lakestore_server.catalog.schemas import Json
-from lakestore_server.edge.catalog_request import CatalogRequest, Endpoints, Sources, Verb, empty_answer, json_answer
+from lakestore_server.edge.catalog_request import (
+    CREDENTIALS,
+    CatalogRequest,
+    Endpoints,
+    Sources,
+    Verb,
+    empty_answer,
+    json_answer,
+)
 from lakestore_server.snapshots import warehouse
 from lakestore_server.state.catalog_change import SqlView
 
@@ -32,16 +40,22 @@ _PROPERTIES_MAX, _PROPERTY_CHARS_MAX = 100_000, 1 << 20
 PAGE_SIZE_MAX = 100_000
 
 
-def _table(stored: StoredMetadata, *, refs_only: bool = False) -> Response:
-    """A LoadTableResult from the stored bytes, without parsing them."""
-    content: Json = {"metadata": orjson.Fragment(stored.data) if stored.data else stored.doc, "config": {}}
+SECRET_ANSWER = {"cache-control": "no-store"}
+"""Headers of an answer with keys."""
+
+
+def _table(call: CatalogRequest, name: Name, stored: StoredMetadata, *, refs_only: bool = False) -> Response:
+    """A LoadTableResult from the stored bytes, without parsing them, and the keys that the engine asks for."""
+    refresh = f"{call.place}{CREDENTIALS}" if "table" in call.path else ""
+    keys = call.keys_for(name, stored.doc["location"], writes=True, refresh=refresh)
+    content: Json = {"metadata": orjson.Fragment(stored.data) if stored.data else stored.doc, "config": {}, **keys}
     if refs_only:
         named = {ref["snapshot-id"] for ref in stored.doc["refs"].values()}
         kept = [snapshot for snapshot in stored.doc["snapshots"] if snapshot["snapshot-id"] in named]
         content["metadata"] = {**stored.doc, "snapshots": kept}
     if stored.location:
         content["metadata-location"] = stored.location
-    return json_answer(content)
+    return json_answer(content, headers=SECRET_ANSWER if keys else None)
 
 
 def _level(value: Any) -> str:
@@ -66,7 +80,8 @@ def _config(call: CatalogRequest) -> Response:
     endpoints = [f"{method} {prefixed(path)}" for method, path, _ in VERBS if path != CONFIG]
     prefix = warehouse.prefix_of(call.query.get("warehouse", ""), call.catalog.warehouse)
     overrides = {"prefix": prefix} if prefix else {}
-    said = {"defaults": {}, "overrides": overrides, "endpoints": endpoints, "idempotency-key-lifetime": "PT30M"}
+    store = {} if call.sources.engine_keys is None else call.sources.engine_keys.endpoint_config()
+    said = {"defaults": store, "overrides": overrides, "endpoints": endpoints, "idempotency-key-lifetime": "PT30M"}
     if prefix and call.sources.presented is not None:
         call.sources.presented.warm()
     return json_answer(said)
@@ -149,23 +164,33 @@ def _create_table(call: CatalogRequest) -> Response:
     for field in ("partition-spec", "write-order"):
         call.field(field, dict, {})
     _strings(call.field("properties", dict, {}))
-    return _table(call.catalog.create_table(call.namespace, call.body, call.key))
+    stored = call.catalog.create_table(call.namespace, call.body, call.key)
+    return _table(call, Name(call.namespace, call.field("name", str)), stored)
 
 
 def _register_table(call: CatalogRequest) -> Response:
-    return _table(
-        call.catalog.register(
-            call.namespace,
-            call.field("name", str),
-            call.field("metadata-location", str),
-            overwrite=call.field("overwrite", bool, False),
-            key=call.key,
-        )
+    name = Name(call.namespace, call.field("name", str))
+    stored = call.catalog.register(
+        name.namespace,
+        name.table,
+        call.field("metadata-location", str),
+        overwrite=call.field("overwrite", bool, False),
+        key=call.key,
     )
+    return _table(call, name, stored)
 
 
 def _load_table(call: CatalogRequest) -> Response:
-    return _table(call.catalog.load(call.name), refs_only=call.query.get("snapshots") == "refs")
+    return _table(call, call.name, call.catalog.load(call.name), refs_only=call.query.get("snapshots") == "refs")
+
+
+def _load_credentials(call: CatalogRequest) -> Response:
+    return credentials_answer(call.keys_for(call.name, call.catalog.load(call.name).doc["location"], writes=True))
+
+
+def credentials_answer(keys: Json) -> Response:
+    """The next key of a table; an empty list for a principal that gets none."""
+    return json_answer({"storage-credentials": keys.get("storage-credentials", [])}, headers=SECRET_ANSWER)
 
 
 def _has_table(call: CatalogRequest) -> Response:
@@ -174,7 +199,7 @@ def _has_table(call: CatalogRequest) -> Response:
 
 
 def _commit_table(call: CatalogRequest) -> Response:
-    return _table(call.catalog.commit([_change(call.body, call.name)], call.key)[0])
+    return _table(call, call.name, call.catalog.commit([_change(call.body, call.name)], call.key)[0])
 
 
 def _change(body: Any, name: Name | None = None) -> TableChange:
@@ -256,6 +281,7 @@ _NAMESPACE = "/v1/namespaces/{namespace}"
 TABLES = _NAMESPACE + "/tables"
 TABLE = TABLES + "/{table}"
 REPORTS = TABLE + "/metrics"
+TABLE_KEYS = TABLE + CREDENTIALS
 _VIEWS = _NAMESPACE + "/views"
 _VIEW = _VIEWS + "/{view}"
 Verbs = tuple[tuple[str, str, Verb], ...]
@@ -277,6 +303,7 @@ VERBS: Verbs = (
     ("POST", "/v1/tables/rename", _rename_table),
     ("POST", "/v1/transactions/commit", _commit_transaction),
     ("POST", REPORTS, _report_metrics),
+    ("GET", TABLE_KEYS, _load_credentials),
     ("GET", _VIEWS, _list_views),
     ("POST", _VIEWS, _create_view),
     ("GET", _VIEW, _load_view),

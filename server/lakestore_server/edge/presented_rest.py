@@ -6,6 +6,7 @@ Every verb of the warehouse `lake` exists. Verbs that write are refused with 403
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -13,12 +14,14 @@ from starlette.routing import Route
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT
 from lakestore.model import names
+from lakestore_server.catalog.contents import Name
 from lakestore_server.catalog.errors import Forbidden, NoSuchTable
+from lakestore_server.catalog.schemas import Json
 from lakestore_server.edge import iceberg_rest
-from lakestore_server.edge.catalog_request import CatalogRequest, Slow, Sources, Verb, empty_answer
-from lakestore_server.edge.iceberg_rest import CONFIG, REPORTS, TABLE, TABLES, VERBS, Verbs, prefixed
+from lakestore_server.edge.catalog_request import CREDENTIALS, CatalogRequest, Slow, Sources, Verb, empty_answer
+from lakestore_server.edge.iceberg_rest import CONFIG, REPORTS, TABLE, TABLE_KEYS, TABLES, VERBS, Verbs, prefixed
 from lakestore_server.snapshots import warehouse
-from lakestore_server.snapshots.presented_tables import LoadAnswer, LoadRequest, SnapshotTables
+from lakestore_server.snapshots.presented_tables import LoadAnswer, LoadRequest, SnapshotTables, with_keys
 from lakestore_server.snapshots.warehouse import Warehouse
 
 LEASE_HEADER = "x-lakestore-lease-seconds"
@@ -44,6 +47,7 @@ def _shown(method: str, path: str, verb: Verb) -> Verb:
         ("GET", TABLE): _load_table,
         ("HEAD", TABLE): _has_table,
         ("POST", REPORTS): _report,
+        ("GET", TABLE_KEYS): _load_credentials,
     }
     if (method, path) in own:
         return lambda call: own[method, path](call, verb)
@@ -89,17 +93,32 @@ def _load_table(call: CatalogRequest, of_lake: Verb) -> Response | Slow:
     if ask is None:
         return of_lake(call)
     presented = _presented(call)
+    keys = _keys(call, ask)
+    if keys:
+        ask = replace(ask, etags="")  # a 304 would leave the engine with a key that ends
     answer = presented.kept(ask)
     if answer is None:
-        return Slow(lambda: _answered(presented.load(ask)))
-    return _answered(answer)
+        return Slow(lambda: _answered(presented.load(ask), keys))
+    return _answered(answer, keys)
 
 
-def _answered(answer: LoadAnswer) -> Response:
-    headers = {"etag": answer.etag}
+def _keys(call: CatalogRequest, ask: LoadRequest) -> Json:
+    """The keys for a cut's files and the lake's files below them."""
+    space, _, table = ask.table.partition(".")
+    folders, refresh = _presented(call).folders(ask.table), f"{call.place.removesuffix(CREDENTIALS)}{CREDENTIALS}"
+    return call.keys_for(Name(space, table), *folders, writes=False, refresh=refresh)
+
+
+def _load_credentials(call: CatalogRequest, of_lake: Verb) -> Response | Slow:
+    ask = _ask(call)
+    return of_lake(call) if ask is None else iceberg_rest.credentials_answer(_keys(call, ask))
+
+
+def _answered(answer: LoadAnswer, keys: Json) -> Response:
+    headers = {"etag": answer.etag, **(iceberg_rest.SECRET_ANSWER if keys else {})}
     if answer.body is None:
         return Response(status_code=304, headers=headers)
-    return Response(answer.body, headers=headers, media_type="application/json")
+    return Response(with_keys(answer.body, keys), headers=headers, media_type="application/json")
 
 
 def _has_table(call: CatalogRequest, of_lake: Verb) -> Response | Slow:

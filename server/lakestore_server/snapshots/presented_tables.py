@@ -12,7 +12,7 @@ import logging
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -138,6 +138,16 @@ class KeptAnswer:
     def nbytes(self) -> int:
         """Approximate bytes in memory."""
         return len(self.head) + len(self.tail)
+
+
+NO_CONFIG = b'"config":{}}'
+"""The end of each kept answer."""
+
+
+def with_keys(body: bytes, keys: Json) -> bytes:
+    """An answer with `config` and `storage-credentials`."""
+    assert body.endswith(NO_CONFIG)
+    return body if not keys else b"".join((memoryview(body)[: -len(NO_CONFIG)], orjson.dumps(keys)[1:]))
 
 
 class KeptAnswers:
@@ -373,6 +383,14 @@ class SnapshotTables:
             return self._catalog.metadata(location).doc
         created_ms = state.created_us // 1_000
         return our_tables.first_metadata(state.versions.tables[0], self._catalog.warehouse, created_ms)
+
+    def folders(self, table: str) -> Sequence[str]:
+        """The folders with the files of a table's cuts: presented files, and the lake's."""
+        state = _named(self._engine.serving(), table)
+        pointer = self._engine.view.pointers.get((state.table.namespace, state.table.short_name))
+        # metadata of our tables is in `metadata` of the table's folder
+        lake = () if pointer is None else (pointer.location.rsplit("/", 2)[0],)
+        return (self._folders.of(state.table.uuid), *lake)
 
     def check(self, ask: LoadRequest) -> None:
         """Raises the error that a load would raise at once: `NoSuchTable`, or an unreadable position."""
