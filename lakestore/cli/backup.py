@@ -98,7 +98,9 @@ def restore(
     if replica:
         at = ", with the journal and the warehouse of the other servers"
     emit_text(f"{done.files} files, {size(done.bytes)}, as of {when} (LSN {done.lsn}); {serve}{at}")
-    for what, tables in (("set back", done.lake.rewound), ("started over", done.lake.anew), ("lost", done.lake.lost)):
+    lake = done.lake
+    about = {"set back": lake.rewound, "tiered since": lake.followed, "started over": lake.anew, "lost": lake.lost}
+    for what, tables in about.items():
         if tables:
             emit_text(f"{what}: {', '.join(tables)}")
     for problem in done.lake.problems:

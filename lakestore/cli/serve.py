@@ -18,7 +18,7 @@ import click
 from lakestore.cli.connection import json_option, open_lake, server_option
 from lakestore.cli.output import emit, emit_json, emit_log, emit_text
 from lakestore.cli.settings import config_of, journal_flag, journal_settings, setting_flags
-from lakestore.errors import Invalid
+from lakestore.errors import Invalid, Stopped, Unavailable
 from lakestore.limits import DEFAULT, TIERER_SECONDS_DEFAULT
 from lakestore.release import needs_extra
 
@@ -140,7 +140,10 @@ def tier(
     stop = stopped_by_signals()
     if until_input_ends:
         threading.Thread(target=_stop_with_input, args=(stop,), daemon=True).start()
-    with open_lake(server) as lake:
+    opened = open_lake(server) if once else _awaited_lake(server, stop)
+    if opened is None:
+        return
+    with opened as lake:
         if table:
             lake.table(table)
         spark = _session(server, master, lake.transport.credentials)
@@ -163,6 +166,27 @@ def _stop_with_input(stop: threading.Event) -> None:
     stop.set()
     time.sleep(INPUT_END_SECONDS)
     os._exit(1)
+
+
+AWAIT_SECONDS = 1.0
+"""Pause between two attempts to reach a server that is not there yet."""
+
+
+def _awaited_lake(server: str, stop: threading.Event) -> Lake | None:
+    """The lake of a server that may start later than its tierer; None if the tierer is stopped before. A server that
+    refuses the tierer is an error."""
+    is_waiting = False
+    while not stop.is_set():
+        try:
+            return open_lake(server)
+        except Stopped:
+            raise
+        except Unavailable as error:
+            if not is_waiting:
+                emit_text(f"waiting for a server: {error.message}", err=True)
+            is_waiting = True
+        stop.wait(AWAIT_SECONDS)
+    return None
 
 
 def _tiered_by_one_leader(lake: Lake, spark: Any, epoch_seconds: int, stop: threading.Event) -> bool:

@@ -22,6 +22,8 @@ class Rewound:
     doc: Json
     records: tuple[TierRecord, ...]
     """The tier records of the remaining snapshots, oldest first."""
+    is_whole: bool = False
+    """True if main stays: the lake has no row that the log lacks."""
 
 
 def rewound(
@@ -36,7 +38,7 @@ def rewound(
         return None
     kept = path[at:]
     stay = tuple(records[_id(each)] for each in reversed(kept) if _id(each) in records)
-    return Rewound(_set_back(doc, location, kept, now_ms), stay)
+    return Rewound(_set_back(doc, location, kept, now_ms), stay, is_whole=at == 0)
 
 
 def _id(snapshot: Json) -> int:

@@ -182,12 +182,11 @@ class CatalogRequest:
             raise NoSuchView(f"View does not exist: {space.replace(LEVELS, '.')}.{view}")
         return Name(space, view)
 
-    def keys_for(self, name: Name, *folders: str, writes: bool, refresh: str = "") -> Json:
-        """`config` and `storage-credentials` for a table's folders; empty unless the engine asks for keys and the
-        principal may have one. `refresh` is the path at which the engine gets the next key."""
+    def keys_for(self, name: Name, *folders: str, writes: bool, refresh: str = "", is_asked: bool = False) -> Json:
+        """`config` and `storage-credentials` for a table's folders; empty unless the engine asks for keys, or
+        `is_asked`, and the principal may have one. `refresh` is the path at which the engine gets the next key."""
         keys = self.sources.engine_keys
-        is_asked = VENDED in self.headers.get(DELEGATION, "") or self.place.endswith(CREDENTIALS)
-        if keys is None or not is_asked:
+        if keys is None or not (is_asked or VENDED in self.headers.get(DELEGATION, "")):
             return {}
         ledger, parted = self.catalog.ledger, names.split_version(name.table)
         if parted is not None and ledger.own_table(name.namespace, parted[0]) is not None:

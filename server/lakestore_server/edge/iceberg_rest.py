@@ -185,7 +185,8 @@ def _load_table(call: CatalogRequest) -> Response:
 
 
 def _load_credentials(call: CatalogRequest) -> Response:
-    return credentials_answer(call.keys_for(call.name, call.catalog.load(call.name).doc["location"], writes=True))
+    folder = call.catalog.load(call.name).doc["location"]
+    return credentials_answer(call.keys_for(call.name, folder, writes=True, is_asked=True))
 
 
 def credentials_answer(keys: Json) -> Response:

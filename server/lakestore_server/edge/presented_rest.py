@@ -93,7 +93,7 @@ def _load_table(call: CatalogRequest, of_lake: Verb) -> Response | Slow:
     if ask is None:
         return of_lake(call)
     presented = _presented(call)
-    keys = _keys(call, ask)
+    keys = _keys(call, ask, refresh=f"{call.place}{CREDENTIALS}")
     if keys:
         ask = replace(ask, etags="")  # a 304 would leave the engine with a key that ends
     answer = presented.kept(ask)
@@ -102,16 +102,16 @@ def _load_table(call: CatalogRequest, of_lake: Verb) -> Response | Slow:
     return _answered(answer, keys)
 
 
-def _keys(call: CatalogRequest, ask: LoadRequest) -> Json:
+def _keys(call: CatalogRequest, ask: LoadRequest, *, refresh: str = "", is_asked: bool = False) -> Json:
     """The keys for a cut's files and the lake's files below them."""
     space, _, table = ask.table.partition(".")
-    folders, refresh = _presented(call).folders(ask.table), f"{call.place.removesuffix(CREDENTIALS)}{CREDENTIALS}"
-    return call.keys_for(Name(space, table), *folders, writes=False, refresh=refresh)
+    folders = _presented(call).folders(ask.table)
+    return call.keys_for(Name(space, table), *folders, writes=False, refresh=refresh, is_asked=is_asked)
 
 
 def _load_credentials(call: CatalogRequest, of_lake: Verb) -> Response | Slow:
     ask = _ask(call)
-    return of_lake(call) if ask is None else iceberg_rest.credentials_answer(_keys(call, ask))
+    return of_lake(call) if ask is None else iceberg_rest.credentials_answer(_keys(call, ask, is_asked=True))
 
 
 def _answered(answer: LoadAnswer, keys: Json) -> Response:

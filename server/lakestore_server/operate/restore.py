@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
@@ -54,6 +55,8 @@ from lakestore_server.state.commit_record import BEGINNING, CommitRecord
 from lakestore_server.state.state import Origin, State
 from lakestore_server.state.view import TableState, View
 
+log = logging.getLogger("lakestore.restore")
+
 
 @dataclass(frozen=True, slots=True)
 class Ways:
@@ -78,6 +81,8 @@ class LakeOutcome:
 
     moved: list[str] = field(default_factory=list)
     """Tables whose files have moved."""
+    followed: list[str] = field(default_factory=list)
+    """Tables whose lake went on after the backup, by rows of the backup alone: it is used as it is."""
     rewound: list[str] = field(default_factory=list)
     anew: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
@@ -136,6 +141,8 @@ class _Lake:
             for state in ours.values():
                 lossy += self._begin_anew(state)
             self._forget_others(view)
+        else:
+            self._follow(state for state in ours.values() if not is_outside(state.table))
         if ways.rewind and outcome.problems:
             raise Conflict(" | ".join(outcome.problems))
         if outcome.lost and not ways.accept_loss:
@@ -174,7 +181,7 @@ class _Lake:
         try:
             problems += foreign_history.missing_tables(view, self._store).values()
             problems += foreign_history.find(view, self._store, self._engine.timeline).values()
-        except Unavailable as error:
+        except (Unavailable, Invalid) as error:
             problems.append(f"the lake was not looked at: {error.message}")
 
     def _commit(self) -> None:
@@ -200,7 +207,17 @@ class _Lake:
             self._store.put(made.location, made.document.encode())
             self._steps.append(SetView(namespace, name, held.location, made))
 
-    def _rewound(self, state: TableState) -> bool:
+    def _follow(self, states: Iterable[TableState]) -> None:
+        """Take lakes that were tiered, compacted or rewritten after the backup and have no row beyond it."""
+        for state in states:
+            try:
+                self._rewound(state, is_whole=True)
+            except (Unavailable, Invalid, NotFound, Corrupt) as error:
+                log.debug("the lake of %s is left for the look at the end: %s", state.table.name, error)
+
+    def _rewound(self, state: TableState, *, is_whole: bool = False) -> bool:
+        """Whether the table's lake fits its log, after it was set back if it must be. `is_whole`: only if that takes
+        nothing away."""
         pointer = self._engine.view.pointers.get(_key(state))
         if pointer is None:
             return True
@@ -209,7 +226,7 @@ class _Lake:
             return not foreign_history.missing(self._store, pointer)
         location, doc = newest
         back = rewind.rewound(doc, location, state.tiers, lambda tier: self._covers(state, tier), _now_ms())
-        if back is None:
+        if back is None or (is_whole and not back.is_whole):
             return False
         kept = {record.snapshot_id for record in back.records}
         records = tuple(
@@ -218,7 +235,7 @@ class _Lake:
         forget = tuple(snapshot for snapshot in state.tiers if snapshot not in kept)
         number = locations.metadata_number(location.rsplit("/", 1)[-1]) or 0
         self._point(state, pointer, self._saved(back.doc, number + 1), records, forget)
-        self._outcome.rewound.append(state.table.name)
+        (self._outcome.followed if is_whole else self._outcome.rewound).append(state.table.name)
         return True
 
     def _covers(self, state: TableState, tier: TierRecord) -> bool:

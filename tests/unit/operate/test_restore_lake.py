@@ -158,6 +158,32 @@ def test_lake_files_that_expire_while_a_backup_is_made_are_in_it(
         after.check([1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3])
 
 
+def test_a_lake_that_was_only_tiered_after_the_backup_is_used_as_it_is(tmp_path: Path) -> None:
+    """Its metadata number is ahead, and every row of it is in the backup's log: nobody is asked to set it back."""
+    with world(tmp_path / "data", warehouse=str(tmp_path / "lake")) as before:
+        before.back_up(tmp_path / "backup", without_lake=True)
+        before.tier(LOG)
+    made = restore(tmp_path / "backup", tmp_path / "restored")
+    assert (made.lake.problems, made.lake.followed) == ([], [LOG])
+    with World(tmp_path / "restored", warehouse=str(tmp_path / "lake")) as after:
+        assert after.notes() == {LOG: "", KEYED: ""}
+        after.check([1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4])
+
+
+def test_a_lake_with_a_row_beyond_the_backup_is_ahead(tmp_path: Path) -> None:
+    with world(tmp_path / "data", warehouse=str(tmp_path / "lake")) as before:
+        before.back_up(tmp_path / "backup", without_lake=True)
+        before.lake.table(LOG).append(rows(5))
+        before.tier(LOG)
+    made = restore(tmp_path / "backup", tmp_path / "restored")
+    assert made.lake.followed == []
+    (problem,) = made.lake.problems
+    assert "the lake of table a.log is ahead of this server" in problem
+    with World(tmp_path / "restored", warehouse=str(tmp_path / "lake")) as after:
+        assert [name for name, note in after.notes().items() if note] == [LOG]
+        assert after.read(LOG) == [1, 2, 3, 4]
+
+
 def test_a_lake_that_is_gone_is_said_by_name_with_the_way_back(tmp_path: Path) -> None:
     with world(tmp_path / "data") as before:
         before.back_up(tmp_path / "backup", without_lake=True)
