@@ -80,6 +80,7 @@ FAILED, INTERRUPTED = 1, 130
 
 
 COMMANDS = {
+    "adopt": ("adoption", "Make an Iceberg table of the catalog one of ours, without rewriting its data."),
     "alter": (
         "administration",
         "Change columns and options of TABLE in one commit.",
@@ -142,6 +143,10 @@ COMMANDS = {
     "producers": ("tables", "List the named producers, their owners, when they were last used, and their progress."),
     "profiles": ("profiles", "List the profiles: servers by name, as `lakestore login` stores them."),
     "read": ("rows", "Read TABLE: the lake and newer rows together."),
+    "release": (
+        "adoption",
+        "Make TABLE a plain Iceberg table of the catalog; its log and its index are removed.",
+    ),
     "rename": ("administration", "Rename TABLE to NEW_NAME, also into another database."),
     "replicas": ("tables", "Show the servers that share the journal."),
     "restore": (

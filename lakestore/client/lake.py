@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from lakestore.client import administration, credentials, profiles, servers
+from lakestore.client import administration, adoption, credentials, profiles, servers
 from lakestore.client.administration import DroppedTable
 from lakestore.client.calls import CALL_SECONDS
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
@@ -143,6 +143,30 @@ class Lake:
         """
         request = pb.TableRequest(table=name, table_uuid=uuid, purge=purge)
         return self._connection.remember(self.transport.drop_table(request).token)
+
+    def adopt(
+        self,
+        source: str,
+        name: str,
+        *,
+        primary_key: Sequence[str] = (),
+        buckets: int = 4,
+        tell: adoption.Tell = lambda stage, done, total: None,
+    ) -> Table:
+        """Make the Iceberg table `source` of the server's catalog the lake of a new table, without rewriting its data.
+
+        Without a primary key it becomes a log table. The key is checked. A call that was killed is repeated with the
+        same arguments and continues. docs/adopting.md describes it.
+        """
+        found = adoption.adopt(self._connection, source, name, primary_key=primary_key, buckets=buckets, tell=tell)
+        return self._table(found.definition)
+
+    def release(self, name: str, *, to: str = "") -> list[str]:
+        """End a table without hot rows: its lake becomes the plain Iceberg table `to` (default: the same name).
+
+        Returns our columns that stay, because the lake is partitioned or sorted by them.
+        """
+        return list(adoption.release(self._connection, name, new_name=to).columns)
 
     def undrop(self, name: str, *, uuid: str = "", as_name: str = "") -> Table:
         """Restore a dropped table with rows, offsets, lake and subscriptions.

@@ -126,6 +126,8 @@ class LakeOptions:
     """Files that wait for compaction above which rounds are slowed down."""
     committers: str = WITH_MAINTENANCE
     """The policy for commits of other engines: `ours_only`, or `ours+maintenance`, which lets them maintain files."""
+    adopted: bool = False
+    """True if files of another engine are in the lake: they lack our columns, so these are optional."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -165,7 +167,7 @@ class LakeOptions:
 
 
 _USUAL = LakeOptions()
-_SAID_IF_SET = ("snapshots", "snapshot_seconds", "catalog", "upkeep_percent", "upkeep_files", "committers")
+_SAID_IF_SET = ("snapshots", "snapshot_seconds", "catalog", "upkeep_percent", "upkeep_files", "committers", "adopted")
 """Options of later releases. Omitted at their defaults, so stored definitions do not change."""
 
 

@@ -14,6 +14,8 @@ VERSION_MARK = "$"
 """Separates table name and version; table names cannot contain it."""
 POSITION_MARK = "@"
 """Separates table name and position; table names cannot contain it."""
+ADOPTING = "__adopting"
+"""End of the name of a table that takes the rows of an adoption. It is not tiered."""
 PRESENTED = "__presented"
 """Folder of a warehouse with the files of presented cuts; namespaces cannot have this name."""
 _NAMES_SHOWN = 20

@@ -42,6 +42,7 @@ LAKE = outside_values.record(
         "upkeep_percent": outside_values.integer(1, 100),
         "upkeep_files": outside_values.integer(1),
         "committers": outside_values.text(32),
+        "adopted": outside_values.boolean,
     }
 )
 DEFINITION = outside_values.record(

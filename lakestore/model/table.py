@@ -36,7 +36,7 @@ from lakestore.model.columns import (
 )
 from lakestore.model.merge_engines import DELETES, UPSERT, Merge, parse_merge
 from lakestore.model.merge_engines import check as check_merge
-from lakestore.model.names import no_column
+from lakestore.model.names import ADOPTING, no_column
 from lakestore.model.outside_values import excerpt, shown_name
 from lakestore.model.retention import Retention, parse_retention
 from lakestore.model.retention import check as check_retention
@@ -83,6 +83,11 @@ class Table:
     @property
     def keyed(self) -> bool:
         return bool(self.primary_key)
+
+    @property
+    def is_adopting(self) -> bool:
+        """True for a table that takes the rows of an adoption. Nothing of it is tiered."""
+        return self.lake.adopted and self.name.endswith(ADOPTING)
 
     @property
     def namespace(self) -> str:
@@ -376,9 +381,10 @@ def _check_keys(table: Table) -> None:
 
 def lake_schema(table: Table) -> list[Column]:
     """The lake table's columns: the user's and our three, with ids far above."""
+    required = not table.lake.adopted
     return [
         *table.columns,
-        Column(LAKE_FIELD_IDS[LAKE_BUCKET], LAKE_BUCKET, "int32", required=True),
-        Column(LAKE_FIELD_IDS[LAKE_OFFSET], LAKE_OFFSET, "int64", required=True),
-        Column(LAKE_FIELD_IDS[LAKE_TIMESTAMP], LAKE_TIMESTAMP, "timestamptz", required=True),
+        Column(LAKE_FIELD_IDS[LAKE_BUCKET], LAKE_BUCKET, "int32", required=required),
+        Column(LAKE_FIELD_IDS[LAKE_OFFSET], LAKE_OFFSET, "int64", required=required),
+        Column(LAKE_FIELD_IDS[LAKE_TIMESTAMP], LAKE_TIMESTAMP, "timestamptz", required=required),
     ]

@@ -21,12 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakestore.errors import Corrupt
-from lakestore.iceberg import places, position_deletes, puffin
+from lakestore.iceberg import adopted_rows, places, position_deletes, puffin
 from lakestore.iceberg.field_ids import id_of
 from lakestore.iceberg.manifest_entries import Entries, Longs
 from lakestore.iceberg.manifests import File
 from lakestore.iceberg.puffin import Positions
-from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, SYSTEM_TYPES
+from lakestore.model.columns import LAKE_BUCKET, LAKE_COLUMNS, LAKE_FIELD_IDS, LAKE_OFFSET, SYSTEM_TYPES
 from lakestore.model.table import Table
 from lakestore.rows.condition import RowFilter
 from lakestore.rows.projection import fill_column
@@ -109,7 +109,8 @@ class DataFile:
             parquet = pq.ParquetFile(stream, pre_buffer=not is_small)
             metadata = parquet.metadata
             layout = self._layout(parquet.schema_arrow, metadata)
-            names, columns = layout.names, layout.columns
+            names, columns = dict(layout.names), layout.columns
+            numbers = self._numbers(names, parquet.schema_arrow, metadata.num_rows)
             alive = self._alive(metadata.num_rows, deleted)
             sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
             starts = [0, *accumulate(sizes)]
@@ -123,7 +124,7 @@ class DataFile:
                 start = starts[group]
                 threads = self._threads and not is_small
                 for batch in parquet.iter_batches(rows, [group], columns, use_threads=threads):
-                    yield self._living(batch, names, alive, start, layout.plain)
+                    yield self._living(_joined(batch, numbers, start), names, alive, start, layout.plain)
                     start += batch.num_rows
 
     def _layout(self, schema: pa.Schema, metadata: pq.FileMetaData) -> FileLayout:
@@ -132,11 +133,22 @@ class DataFile:
         if last is not None and last.schema.equals(schema, check_metadata=True) and metadata.num_row_groups:
             return last
         names = self._names(schema)
-        columns = self._needed(names)
+        columns = self._needed(names, schema)
         made = FileLayout(schema, names, columns, _leaves(metadata, columns), _plain(schema, names, self._schema))
         if metadata.num_row_groups:  # a file without rows has no leaves
             self._wanted.layouts[key] = made
         return made
+
+    def _numbers(self, names: dict[str, str], schema: pa.Schema, rows: int) -> pa.Table | None:
+        """The row numbers of an adopted file, if the read needs them; they are added to `names`."""
+        if not adopted_rows.lacks_numbers(schema):
+            return None
+        condition = self._wanted.condition
+        wanted = {*self._wanted.columns, *(condition.columns if condition else ())} & set(LAKE_COLUMNS)
+        if not (self._dead or wanted):
+            return None
+        names.update({name: name for name in LAKE_COLUMNS})
+        return adopted_rows.read(self._file.path, self._table.uuid, rows)
 
     def _groups(self, metadata: pq.FileMetaData, schema: pa.Schema, names: Mapping[str, str]) -> Iterator[int]:
         """The row groups of this part that may hold rows for the condition."""
@@ -165,7 +177,7 @@ class DataFile:
             names = self._names(other.schema)
             alive, start = self._alive(file.rows, deleted), 0
             self._wanted.figures.add(lake_rows=file.rows, lake_bytes=file.bytes)
-            for batch in other.batches(self._needed(names)):
+            for batch in other.batches(self._needed(names, other.schema)):
                 yield self._living(batch, names, alive, start)
                 start += batch.num_rows
 
@@ -190,11 +202,12 @@ class DataFile:
         ids = {name: LAKE_FIELD_IDS.get(name) or self._table.column(name).id for name in wanted}
         return {name: by_id[number] for name, number in ids.items() if number in by_id}
 
-    def _needed(self, names: Mapping[str, str]) -> list[str]:
+    def _needed(self, names: Mapping[str, str], schema: pa.Schema) -> list[str]:
         """The columns to read from the file."""
         told = () if not self._dead else (LAKE_OFFSET,) if self._bucket is not None else (LAKE_BUCKET, LAKE_OFFSET)
         needed = set(names) & {*self._wanted.columns, *told}
-        return [names[name] for name in sorted(needed) or [LAKE_OFFSET]]
+        # One column at least, because a batch without columns loses its number of rows.
+        return [names[name] for name in sorted(needed)] or [names.get(LAKE_OFFSET, schema.names[0])]
 
     def _living(
         self,
@@ -224,7 +237,9 @@ class DataFile:
             raise Corrupt(f"data file {self._file.path} has no {LAKE_BUCKET} and {LAKE_OFFSET}")
         buckets: Any = self._bucket
         if buckets is None:
+            adopted_rows.check_numbers(batch.column(names[LAKE_BUCKET]), self._file.path)
             buckets = batch.column(names[LAKE_BUCKET]).to_numpy()
+        adopted_rows.check_numbers(batch.column(names[LAKE_OFFSET]), self._file.path)
         gone = dead_mask(buckets, batch.column(names[LAKE_OFFSET]).to_numpy(), self._dead)
         return ~gone if alive is None else alive & ~gone
 
@@ -255,6 +270,14 @@ def _opened(location: str, *, whole: bool) -> pa.NativeFile:
         return pa.BufferReader(places.read(location))
     filesystem, path = places.place(location)
     return filesystem.open_input_file(path)
+
+
+def _joined(batch: pa.RecordBatch, numbers: pa.Table | None, start: int) -> pa.RecordBatch:
+    """A batch with the row numbers of its rows. Its first row is at position `start` of the file."""
+    if numbers is None:
+        return batch
+    parts = [numbers.column(name).chunk(0).slice(start, batch.num_rows) for name in LAKE_COLUMNS]
+    return pa.RecordBatch.from_arrays([*batch.columns, *parts], [*batch.schema.names, *LAKE_COLUMNS])
 
 
 def _leaves(metadata: pq.FileMetaData, columns: Sequence[str]) -> list[int]:

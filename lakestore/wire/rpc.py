@@ -62,6 +62,7 @@ LAKE_SINCE = {
     "upkeep_percent": 5,
     "upkeep_files": 5,
     "committers": 5,
+    "adopted": 5,
 }
 """Keys of `lake` in the definition of a new table to the protocol that introduced them. A definition leaves them out
 unless they ask for something.

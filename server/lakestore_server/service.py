@@ -16,6 +16,7 @@ from lakestore.errors import LakestoreError
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore.wire.commit_message import Sent
+from lakestore_server.catalog.adoption import Adoptions
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.dropping import Droppings, Truncations
 from lakestore_server.catalog.tables import Databases, TableVerbs
@@ -63,6 +64,8 @@ class Verbs(TypedDict):
     ListTables: Callable[[pb.ListTablesRequest], pb.ListTablesAnswer]
     RenameTable: Callable[[pb.RenameTableRequest], pb.TableInfo]
     TruncateTable: Callable[[pb.TruncateTableRequest], pb.TruncateTableAnswer]
+    AdoptTable: Callable[[pb.AdoptTableRequest], pb.AdoptTableAnswer]
+    ReleaseTable: Callable[[pb.ReleaseTableRequest], pb.ReleaseTableAnswer]
     UndropTable: Callable[[pb.UndropTableRequest], pb.TableInfo]
     ListDroppedTables: Callable[[pb.ListDroppedTablesRequest], pb.ListDroppedTablesAnswer]
     DeleteWhere: Callable[[pb.DeleteWhereRequest], pb.DeleteWhereAnswer]
@@ -111,6 +114,7 @@ class _Parts:
     tables: TableVerbs
     droppings: Droppings
     truncations: Truncations
+    adoptions: Adoptions
     deletes: ConditionalDeletes
     databases: Databases
     producers: ProducerVerbs
@@ -139,6 +143,8 @@ def _verbs(parts: _Parts) -> Verbs:
         "ListTables": parts.tables.list_tables,
         "RenameTable": parts.tables.rename_table,
         "TruncateTable": parts.truncations.truncate,
+        "AdoptTable": parts.adoptions.adopt_table,
+        "ReleaseTable": parts.adoptions.release_table,
         "UndropTable": parts.droppings.undrop_table,
         "ListDroppedTables": parts.droppings.list_dropped_tables,
         "DeleteWhere": parts.deletes.delete_where,
@@ -226,6 +232,7 @@ class Service:
             TableVerbs(engine, catalog),
             Droppings(engine, catalog, dropped.wake),
             Truncations(engine, catalog, leases, upkeep.checkpointer.wake),
+            Adoptions(engine, catalog, dropped.wake),
             ConditionalDeletes(engine, clock),
             Databases(engine),
             producers,

@@ -79,6 +79,8 @@ class Query:
     def replace_tables(self, cuts: Mapping[str, CutTable]) -> str:
         """The text with these names replaced by tables at a cut."""
         system = self._system_columns()
+        for cut in cuts.values():
+            _check_numbered(cut.table, system)
         queries = {name: cut.select([*cut.table.selected(None), *system]) for name, cut in cuts.items()}
         edits = [_table_edit(table, queries) for table in self._tables if _name(table) in cuts]
         known = {name.lower() for name in cuts}
@@ -94,6 +96,16 @@ class Query:
     def _system_columns(self) -> list[str]:
         words = {identifier.name.lower() for identifier in self.tree.find_all(exp.Identifier)}
         return [name for name in LAKE_COLUMNS if name in words]
+
+
+def _check_numbered(table: Table, columns: Collection[str]) -> None:
+    """Refuse system columns of a table with adopted files, whose rows have nulls there for Spark."""
+    asked = [name for name in LAKE_COLUMNS if name in columns]
+    if asked and table.lake.adopted:
+        raise Invalid(
+            f"table {table.name} has adopted files, which have no {asked[0]} for Spark: read this column with"
+            f" lake.table({table.name!r}).scan() of lakestore"
+        )
 
 
 def _parsed(text: str) -> exp.Expr:
@@ -421,6 +433,7 @@ class SparkLakeAt:
         for column in wanted:
             if column in SYSTEM_TYPES and column not in LAKE_COLUMNS:
                 raise Invalid(f"table {name}: rows have no column {column}, changes have it")
+        _check_numbered(cut.table, wanted)
         return self._spark.sql(cut.select(wanted))
 
     def sql(self, text: str) -> DataFrame:

@@ -149,6 +149,8 @@ ON_ORDERS: dict[str, tuple[Any, set[str]]] = {
     "DropTable": (pb.TableRequest(table="shop.orders"), {"admin"}),
     "RenameTable": (pb.RenameTableRequest(table="shop.orders", new_name="shop.orders"), {"admin"}),
     "TruncateTable": (pb.TruncateTableRequest(table="shop.orders"), {"admin"}),
+    "AdoptTable": (pb.AdoptTableRequest(source="shop.orders", table="shop.orders"), {"admin"}),
+    "ReleaseTable": (pb.ReleaseTableRequest(table="shop.orders"), {"admin"}),
     "UndropTable": (pb.UndropTableRequest(table="shop.orders"), {"admin"}),
     "DeleteWhere": (pb.DeleteWhereRequest(table="shop.orders"), {"admin"}),
     "AlterTable": (pb.AlterTableRequest(table="shop.orders"), {"admin"}),
@@ -237,6 +239,15 @@ def test_a_rename_and_an_undrop_take_the_right_on_both_names() -> None:
         assert may(row, who, kind(table="shop.orders", new_name="shop.old")), name
         assert not may(row, who, kind(table="shop.orders", new_name="web.orders")), name
         assert not may(row, who, kind(table="web.orders", new_name="shop.orders")), name
+
+
+def test_an_adoption_and_a_release_take_the_right_on_both_names() -> None:
+    who = principal("admin", "shop.*")
+    adopt, release = (RPCS[rpc.METHODS[name].path] for name in ("AdoptTable", "ReleaseTable"))
+    for source, table in (("shop.old", "web.orders"), ("web.old", "shop.orders")):
+        assert not may(adopt, who, pb.AdoptTableRequest(source=source, table=table))
+        assert not may(release, who, pb.ReleaseTableRequest(table=source, new_name=table))
+    assert may(adopt, who, pb.AdoptTableRequest(source="shop.old", table="shop.orders"))
 
 
 def test_a_delete_by_a_condition_takes_the_right_to_read_what_it_asks() -> None:

@@ -42,6 +42,8 @@ class LogTierer:
         snapshot = table.current_snapshot()
         said = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
         before = json.loads(said.get("lakestore.live-sum", "null"))  # a truncate's snapshot says none
+        if before is None and scan.tier is not None:
+            before = scan.tier.live_sum
         sums = [int(text) for text in before or ["0"] * scan.table.buckets]
         none = offsets[:0]
         after = [moved(total, offsets[buckets == i], none) for i, total in enumerate(sums)]

@@ -22,8 +22,12 @@ _CONTAINER = (
 _SUITE = "runs for minutes or hours; tests/jepsen and tests/simulation run the same in short"
 _WHOLE = "installs all that is pinned from an index; the long form of tests/test_deploy.py does the same for the image"
 _MAKE = "runs for minutes; tests/test_pages_run.py sees that the target is there"
+_ADOPTING = "takes a table of another engine: tests/network/test_adoption.py and tests/lake/test_adoption.py run it"
 _DEPLOY, _JEPSEN = "docs/deployment.md", "docs/jepsen.md"
 NOT_RUN = {
+    ("docs/adopting.md", "lakestore adopt lake.sales.orders --as shop.orders --key order_id"): _ADOPTING,
+    ("docs/adopting.md", "lakestore tier --once --table shop.orders"): _ADOPTING,
+    ("docs/adopting.md", "lakestore release shop.orders --to sales.orders"): _ADOPTING,
     (
         "README.md",
         "producers ──gRPC──► server: commit loop ─ journal ─ index ─ segments ──► look-ups, change streams",

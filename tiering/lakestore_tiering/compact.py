@@ -181,7 +181,7 @@ def fork(tools: Round, name: str, *, force: bool = False, may_start: bool = True
 def _forked(tools: Round, scan: TableScan, lease: str, *, force: bool, may_start: bool) -> Fork | None:
     lake, record = tools.open(scan)
     current = lake.current_id()
-    if current is None:
+    if current is None or scan.table.lake.adopted:  # Iceberg's rewrite would lose the numbers of adopted rows
         return None
     main = tools.main_files(scan.table, lake)
     files = main.columns()

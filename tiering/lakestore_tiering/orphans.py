@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from lakestore.errors import Invalid
+from lakestore.iceberg import adopted_rows
 from lakestore.iceberg.places import place
 from lakestore.model.file_uri import LOCAL_PATTERN
 from lakestore.model.table import Table
@@ -149,6 +150,10 @@ def _name(path: str) -> str:
 
 
 def _named_as(path: str) -> str:
+    """The file whose names in the metadata decide: that of a checksum, or the data file of an offset file."""
+    data = adopted_rows.data_file_of(path)
+    if data is not None:
+        return data
     folder, name = path.rsplit("/", 1)
     checksum = _CHECKSUM.fullmatch(name)
     return f"{folder}/{checksum[1]}" if checksum else path

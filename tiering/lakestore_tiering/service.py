@@ -268,7 +268,8 @@ class Tierer:
 
     def _tables(self) -> list[Table]:
         answer = self._transport.list_tables(ListTablesRequest())
-        return [Table.from_json(part.definition) for part in answer.tables]
+        tables = [Table.from_json(part.definition) for part in answer.tables]
+        return [table for table in tables if not table.is_adopting]
 
     def _once(self, table: Table, compaction: bool | None) -> Outcome:
         started = self._clock()

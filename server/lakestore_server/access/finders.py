@@ -78,6 +78,11 @@ def both_names(request: Any, _: TableFacts) -> Sequence[str]:
     return (request.table, request.new_name) if request.new_name else (request.table,)
 
 
+def adopted_names(request: Any, _: TableFacts) -> Sequence[str]:
+    """The fields `source` and `table`."""
+    return (request.source, request.table)
+
+
 def tables_field(request: Any, _: TableFacts) -> Sequence[str]:
     """The field `tables`."""
     return list(request.tables)

@@ -231,6 +231,8 @@ _OWN_RPCS = (
     _rpc("ListTables", finders.no_table, lists=Listing.TABLES),
     _rpc("RenameTable", finders.both_names, "both names"),
     _rpc("TruncateTable", finders.table_field, _NAMED, lists=Listing.SUBSCRIPTIONS),
+    _rpc("AdoptTable", finders.adopted_names, "`source` and `table`"),
+    _rpc("ReleaseTable", finders.both_names, "both names"),
     _rpc("UndropTable", finders.both_names, "both names"),
     _rpc("ListDroppedTables", finders.no_table, lists=Listing.DROPPED),
     _rpc("DeleteWhere", finders.table_field, "`table`, and `read` too", reads=finders.table_field),

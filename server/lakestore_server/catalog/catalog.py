@@ -247,6 +247,25 @@ class Catalog:
         reported = self.tier_problems.get(table_uuid)
         return TierProblem(problem, max(1, reported.failures if reported else 0)) if problem else reported
 
+    def write(self, doc: Json, base: StoredMetadata) -> StoredMetadata:
+        """Write metadata on top of `base`, durably, after a sync of the warehouse; no pointer names it yet."""
+        self._store.sync_warehouse()
+        if our_tables.UUID_PROPERTY in doc["properties"]:
+            doc = {**doc, "properties": our_tables.stored_properties(doc["properties"], self._timeline)}
+        return self._commits.saved(doc, base)
+
+    def unwrite(self, stored: StoredMetadata) -> None:
+        """Remove metadata that no pointer names."""
+        self._store.discard(stored.location)
+
+    def fresh_uuid(self) -> str:
+        """A uuid for a new Iceberg table."""
+        return self._new_uuid()
+
+    def purge_folder(self, folder: str) -> None:
+        """Remove the folder of a table that no pointer names."""
+        self._store.purge(folder)
+
     def write_truncated(self, table: Table) -> TruncatedSnapshot:
         """Write metadata of one of our tables without rows, durably."""
         return self._commits.write_truncated(table)

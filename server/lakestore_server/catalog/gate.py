@@ -101,6 +101,8 @@ def judge(table: Table, old: Json, new: Json, known: Knowledge) -> Verdict:
     """The verdict on a commit that turns `old` into `new`; or `Forbidden` or `Fenced`."""
     if known.is_foreign:
         foreign_commits.check_policy(table, old, new)
+    if table.is_adopting:
+        raise Forbidden(f"table {table.name} takes the rows of an adoption and is not tiered")
     tiers = _main_moves(table, old, new, known)
     tiered = any(_is_tier(snapshot) for snapshot in _landed(old, new))
     _check_fixed(table, old, new)
@@ -185,6 +187,8 @@ def _record(
     if _is_tier(snapshot) and operation in _TIER_OPERATIONS:
         return _tier_record(table, snapshot, current, known)
     if operation == "replace" and below is not None and current is not None:
+        if table.lake.adopted and not _is_tier(snapshot):
+            _check_numbers_stay(table, snapshot)
         live = current.live_rows if current.live_rows is not None else known.live_rows_at(current.tier_point)
         if table.lake.committers == OURS_ONLY and not _is_tier(snapshot):
             raise Forbidden(f"a rewrite of {table.name} has no tier point, and lake.committers is {OURS_ONLY}")
@@ -193,6 +197,16 @@ def _record(
             _check_stands(table, _tier_record(table, snapshot, current, known), current)
         return replace(current, snapshot_id=snapshot["snapshot-id"])
     raise Forbidden(foreign_commits.row_sentence(table, snapshot))
+
+
+def _check_numbers_stay(table: Table, snapshot: Json) -> None:
+    """Refuse another engine's rewrite of data files: it would write rows of adopted files without their numbers."""
+    summary = snapshot["summary"]
+    if any(str(summary.get(key, "0")) != "0" for key in ("added-data-files", "deleted-data-files")):
+        raise Forbidden(
+            f"data files of {table.name} were adopted and have no columns for row numbers, so another engine cannot"
+            " rewrite them: leave compaction to `lakestore tier`; manifests and position deletes may be rewritten"
+        )
 
 
 def _numbers(table: Table, summary: Json, key: str) -> tuple[int, ...]:

@@ -119,12 +119,12 @@ def spec_of(table: Table) -> Json:
     parts: list[Json] = []
     for number, part in enumerate(table.lake.partition_fields(), start=schemas.PARTITION_ID_FIRST):
         source = _field_id(table, part.column)
-        parts.append({"source-id": source, "field-id": number, "transform": part.transform, "name": _part_name(part)})
+        parts.append({"source-id": source, "field-id": number, "transform": part.transform, "name": part_name(part)})
     return {"spec-id": 0, "fields": parts}
 
 
-def _part_name(part: PartitionField) -> str:
-    """The field's name in Iceberg Java: day(ts) is ts_day, truncate(4, s) is s_trunc."""
+def part_name(part: PartitionField) -> str:
+    """A partition field's name in Iceberg Java: day(ts) is ts_day, truncate(4, s) is s_trunc."""
     kind = part.transform.split("[")[0]
     suffix = {"identity": "", "truncate": "_trunc"}.get(kind, f"_{kind}")
     return part.column + suffix

@@ -15,6 +15,7 @@ from lakestore.iceberg.values import decimal_of, fixed_of
 from lakestore.limits import Limits
 from lakestore.model import alteration
 from lakestore.model import table as schema
+from lakestore.model.names import ADOPTING
 from lakestore.model.outside_values import shown_name
 from lakestore.model.table import Table, check_database
 from lakestore.v1 import lakestore_pb2 as pb
@@ -32,6 +33,8 @@ def check_free(view: View, table: Table, limits: Limits) -> None:
     """Refuse a name that is taken or not allowed."""
     schema.check(table, limits)
     locations.check_namespace(table.namespace)
+    if table.is_adopting:
+        raise Invalid(f"table name {table.name} ends with {ADOPTING}, which is for adoptions that run: choose another")
     if table.name in view.names:
         raise Conflict(f"table {table.name} exists already")
     if (table.namespace, table.short_name) in view.pointers:
