@@ -32,6 +32,8 @@ from tests.support.guarded_store import KEY, READER_KEY, READER_SECRET, REGION, 
 from tests.support.process import ServerProcess
 from tests.support.rights import token_of, write_auth
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::polars.exceptions.PerformanceWarning")
+
 ROWS = 40
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 DELEGATION = {"X-Iceberg-Access-Delegation": "vended-credentials"}
