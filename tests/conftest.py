@@ -127,11 +127,14 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaProcess]:
 def store() -> Iterator[Store]:
     """Our S3 in memory. The environment names it to servers and clients."""
     from jepsen.system.store import Store
+    from lakestore.iceberg import places
 
     made = Store()
     made.tell()
+    places.forget_stores()
     yield made
     made.close()
+    places.forget_stores()
 
 
 @pytest.fixture

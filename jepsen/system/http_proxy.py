@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,6 +33,9 @@ WRITES = frozenset({"POST", "PUT", "DELETE", "PATCH"})
 
 REFUSAL = '{"error": {"message": "{said}", "type": "Trouble", "code": {status}}}'
 """A 5xx as an Iceberg catalog says it."""
+
+
+Watch = Callable[[str, str, Any], None]
 
 
 class Trouble(StrEnum):
@@ -74,8 +77,11 @@ FAIR = Weather()
 class HttpProxy:
     """Listens on a port of this machine. Thread-safe."""
 
-    def __init__(self, target: str, *, refusal: str = REFUSAL) -> None:
-        """`target`: host and port of the server; `refusal`: body of a 5xx, with `{said}` and `{status}`."""
+    def __init__(self, target: str, *, refusal: str = REFUSAL, watch: Watch | None = None) -> None:
+        """`target`: host and port of the server; `refusal`: body of a 5xx, with `{said}` and `{status}`.
+
+        `watch` is called with method, path and headers of each request, before its trouble.
+        """
         self.target = target
         self._weather, self._chance = FAIR, random.Random(0)
         self._lock = threading.Lock()
@@ -91,6 +97,8 @@ class HttpProxy:
                 return _Answer(status, "Trouble", [("Content-Type", kind)], body)
 
             def trouble(self) -> tuple[Trouble | None, int, float]:
+                if watch is not None:
+                    watch(self.command, self.path, self.headers)
                 return proxy.drawn(self.command)
 
             def ask(self, body: bytes) -> _Answer:

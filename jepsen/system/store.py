@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from jepsen.system.http_proxy import HttpProxy
 from jepsen.system.object_store import ObjectStore
+from jepsen.system.store_requests import StoreRequests
 
 WAREHOUSE = "s3://lakestore/warehouse"
 SLOW_DOWN = "<Error><Code>SlowDown</Code><Message>{said}</Message></Error>"
@@ -16,8 +17,8 @@ class Store:
     """An object store that is reached through a proxy only."""
 
     def __init__(self) -> None:
-        self.kept = ObjectStore()
-        self.proxy = HttpProxy(self.kept.address, refusal=SLOW_DOWN)
+        self.kept, self.requests = ObjectStore(), StoreRequests()
+        self.proxy = HttpProxy(self.kept.address, refusal=SLOW_DOWN, watch=self.requests.note)
         self._before: dict[str, str | None] | None = None
 
     @property

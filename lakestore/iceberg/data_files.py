@@ -16,15 +16,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakestore.errors import Internal
+from lakestore.iceberg import places
 from lakestore.iceberg.field_ids import FIELD_ID
 from lakestore.iceberg.manifests import DATA, File
-from lakestore.iceberg.places import create
 from lakestore.iceberg.values import Json, Value, metrics
 
 GROUP_ROWS = 1 << 17
 """Rows of a row group."""
 FEW_ROWS = 16
 """A file of up to this number of rows gets no dictionaries."""
+WHOLE_BYTES = 16 << 20
+"""Bytes of rows in memory up to which a file for an object store is built in memory and goes up at once."""
 SAMPLE_ROWS = 512
 """About the number of rows that show whether the values of a column repeat."""
 
@@ -79,21 +81,13 @@ def _arrow(kind: Any) -> pa.DataType:
 def write(rows: pa.Table, location: str, spec_id: int, partition: Mapping[str, Value]) -> File:
     """Write rows of one partition to a new file, in the types of `arrow_schema`. Returns the entry for a manifest."""
     footers: list[pq.FileMetaData] = []
-    with (
-        create(location) as stream,
-        pq.ParquetWriter(
-            stream,
-            rows.schema,
-            compression="zstd",
-            use_dictionary=_repeating(rows),
-            write_statistics=_ordered(rows),
-            store_schema=False,
-            metadata_collector=footers,
-        ) as writer,
-    ):
-        writer.write_table(rows, row_group_size=GROUP_ROWS)
-        writer.close()
-        size = stream.tell()
+    if places.is_in_store(location) and rows.nbytes <= WHOLE_BYTES:
+        sink = pa.BufferOutputStream()
+        size = _encode(rows, sink, footers)
+        places.write(location, sink.getvalue())
+    else:
+        with places.create(location) as stream:
+            size = _encode(rows, stream, footers)
     (footer,) = footers
     return File(
         content=DATA,
@@ -107,6 +101,22 @@ def write(rows: pa.Table, location: str, spec_id: int, partition: Mapping[str, V
         split_offsets=tuple(_begin(footer.row_group(group)) for group in range(footer.num_row_groups)),
         sort_order_id=0,
     )
+
+
+def _encode(rows: pa.Table, sink: pa.NativeFile, footers: list[pq.FileMetaData]) -> int:
+    """Write rows as Parquet and add the footer to the list. Returns the size."""
+    with pq.ParquetWriter(
+        sink,
+        rows.schema,
+        compression="zstd",
+        use_dictionary=_repeating(rows),
+        write_statistics=_ordered(rows),
+        store_schema=False,
+        metadata_collector=footers,
+    ) as writer:
+        writer.write_table(rows, row_group_size=GROUP_ROWS)
+        writer.close()
+        return int(sink.tell())
 
 
 def _ordered(rows: pa.Table) -> list[str]:

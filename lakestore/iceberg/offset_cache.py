@@ -23,7 +23,6 @@ import pyarrow.parquet as pq
 from lakestore.errors import Corrupt
 from lakestore.iceberg import adopted_rows, other_formats, places
 from lakestore.iceberg.cache import Damaged, DerivedCache, Key, RecentValues, Section, Value
-from lakestore.iceberg.places import place
 from lakestore.iceberg.puffin import Positions
 from lakestore.iceberg.row_search import BUCKET_SHIFT, Bounds, BoundsTable, Keys, RowSearch, packed
 from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
@@ -147,8 +146,8 @@ def read_columns(location: str, form: str, columns: Sequence[str], size: int | N
     if size is not None and size <= SMALL_BYTES:
         file = pq.ParquetFile(pa.BufferReader(places.read(location)))
         return file.read(list(columns), use_threads=False).select(list(columns))
-    filesystem, path = place(location)
-    return pq.read_table(path, columns=list(columns), filesystem=filesystem, partitioning=None)
+    with places.open_file(location) as stream:
+        return pq.read_table(stream, columns=list(columns), partitioning=None)
 
 
 MEMORY_BYTES = 128 << 20

@@ -21,7 +21,7 @@ import pyarrow.orc as orc
 from lakestore.errors import Corrupt, Invalid
 from lakestore.iceberg.avro import Container
 from lakestore.iceberg.field_ids import FIELD_ID, id_of
-from lakestore.iceberg.places import place
+from lakestore.iceberg.places import open_file
 from lakestore.iceberg.values import Metrics
 from lakestore.model.decimals import from_unscaled_value
 
@@ -164,8 +164,7 @@ def opened(stream: Any, location: str, form: str, metrics: Metrics | None = None
 @contextmanager
 def opened_at(location: str, form: str, metrics: Metrics | None = None) -> Iterator[OpenFile]:
     """Open the file at a location, like `opened`."""
-    filesystem, path = place(location)
-    with filesystem.open_input_file(path) as stream, opened(stream, location, form, metrics) as found:
+    with open_file(location) as stream, opened(stream, location, form, metrics) as found:
         yield found
 
 

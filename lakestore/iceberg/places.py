@@ -1,6 +1,9 @@
 """Locations of lake files: file systems, and reads and writes of whole small files.
 
-Nothing is synced. Files that are written here can be written again from other files.
+1. Nothing is synced. Files that are written here can be written again from other files.
+2. A file in an object store never changes, and its name is never used again. So a small one that this process wrote or
+   read stays in memory, and the store is asked for it once.
+3. A small file goes up in one put. No folder is made in an object store.
 """
 
 from __future__ import annotations
@@ -9,12 +12,19 @@ import os
 from functools import lru_cache
 from typing import Any, Protocol
 
+import pyarrow as pa
 from pyarrow import NativeFile
 from pyarrow.fs import FileSystem, LocalFileSystem
 
+from lakestore.iceberg.cache import RecentValues
 from lakestore.model import file_uri
 
+KEPT_BYTES_MAX = 4 << 20
+"""Size up to which a file of an object store is read whole and stays in memory."""
+SMALL_FILES_BYTES = 32 << 20
+"""Memory for small files of object stores."""
 _STORES_KEPT = 16
+_small: RecentValues[memoryview] = RecentValues(SMALL_FILES_BYTES)
 
 
 class Files(Protocol):
@@ -46,12 +56,46 @@ def place(location: str) -> tuple[Any, str]:
     return filesystem, f"{root}/{path}"
 
 
+def is_in_store(location: str) -> bool:
+    """True if the location is in an object store that this process asks itself."""
+    return not _instead and file_uri.to_path(location) is None
+
+
 def read(location: str) -> bytes:
     """The bytes of a file. Raises `OSError`, and `FileNotFoundError` if there is none."""
-    filesystem, path = place(location)
-    with filesystem.open_input_file(path) as stream:
+    with open_file(location) as stream:
         found: bytes = stream.read()
     return found
+
+
+def open_file(location: str) -> NativeFile:
+    """Open a file for random reads. Raises `FileNotFoundError`."""
+    filesystem, path = place(location)
+    if not is_in_store(location):
+        return filesystem.open_input_file(path)
+    kept = _small.get(location)
+    if kept is None:
+        stream = filesystem.open_input_file(path)
+        if stream.size() > KEPT_BYTES_MAX:
+            return stream
+        with stream:
+            kept = memoryview(stream.read_buffer())
+        _keep(location, kept)
+    return pa.BufferReader(pa.py_buffer(kept))
+
+
+def forget_stores() -> None:
+    """Connect again to each store, by the variables that the environment has then."""
+    _store.cache_clear()
+    _small.clear()
+
+
+def forget_small_files(location: str | None = None) -> None:
+    """Read every file, or one, from its store at the next request: for checks, and after damaged bytes."""
+    if location is None:
+        _small.clear()
+    else:
+        _small.drop(location)
 
 
 def version(location: str) -> str:
@@ -68,16 +112,22 @@ def version(location: str) -> str:
 
 def read_part(location: str, begin: int, size: int) -> bytes:
     """`size` bytes of a file from `begin` on; fewer if the file ends earlier."""
-    filesystem, path = place(location)
-    with filesystem.open_input_file(path) as stream:
+    with open_file(location) as stream:
         found: bytes = stream.read_at(size, begin)
     return found
 
 
-def write(location: str, data: bytes) -> None:
+def write(location: str, data: bytes | pa.Buffer) -> None:
     """Write a whole file and create its folders. Nothing is synced."""
     with create(location) as stream:
         stream.write(data)
+    if is_in_store(location):
+        _keep(location, memoryview(data))
+
+
+def _keep(location: str, data: memoryview) -> None:
+    if data.nbytes <= KEPT_BYTES_MAX:
+        _small.put(location, data)
 
 
 def create(location: str) -> NativeFile:
@@ -98,5 +148,7 @@ def _local() -> FileSystem:
 @lru_cache(maxsize=_STORES_KEPT)
 def _store(address: str) -> tuple[FileSystem, str]:
     """The file system of an object store and the root path in it. It is cached to keep the connections."""
-    filesystem, root = FileSystem.from_uri(address)
+    # With a delayed open, Arrow sends up to 5 MB in one put. Otherwise each file is an upload in parts: three requests.
+    options = "?allow_delayed_open=true" if address.startswith("s3://") else ""
+    filesystem, root = FileSystem.from_uri(f"{address}{options}")
     return filesystem, root.rstrip("/")

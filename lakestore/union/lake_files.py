@@ -268,8 +268,7 @@ def _opened(location: str, *, whole: bool) -> pa.NativeFile:
     """A data file for random reads; read at once if `whole`."""
     if whole:
         return pa.BufferReader(places.read(location))
-    filesystem, path = places.place(location)
-    return filesystem.open_input_file(path)
+    return places.open_file(location)
 
 
 def _joined(batch: pa.RecordBatch, numbers: pa.Table | None, start: int) -> pa.RecordBatch:

@@ -80,6 +80,7 @@ def named(path: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise PlanExpired(f"file {path} is gone: the read took longer than its lease, so read again") from error
     except (pa.ArrowInvalid, struct.error) as error:
+        places.forget_small_files(path)
         raise Corrupt(f"file {path} cannot be read: {error}") from error
 
 

@@ -4,8 +4,10 @@ from functools import cache
 from pathlib import Path
 
 from jepsen.system.jvm import SHORT_LIVED
+from lakestore_spark.session import RUNTIME, STORE_RUNTIME
 
 SPARK_CONF = {
+    "spark.jars.packages": f"{RUNTIME},{STORE_RUNTIME}",
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": " ".join(SHORT_LIVED),

@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 
 from lakestore.errors import Invalid
 from lakestore.iceberg import adopted_rows
-from lakestore.iceberg.places import place
+from lakestore.iceberg.places import is_in_store, place
 from lakestore.model.file_uri import LOCAL_PATTERN
 from lakestore.model.table import Table
 from lakestore_tiering.debts import ORPHANS, SNAPSHOTS, Debt
@@ -123,12 +123,21 @@ def remove(
             unnamed = set(candidates.values()) - _named(tools, lake, set(candidates.values()))
     gone = [path for path, named_as in candidates.items() if named_as in unnamed]
     for path in gone:
-        filesystem.delete_file(path)
+        _remove(lake, filesystem, path)
     tools.debts.put(table.uuid, Debt(ORPHANS, 0, f"the last search removed {len(gone):,}" if gone else ""))
     return len(gone)
 
 
 _AHEAD = "not searched: the folder holds newer metadata than the catalog's, so another history may name these files"
+
+
+def _remove(lake: Iceberg, filesystem: FileSystem, path: str) -> None:
+    """Remove a file. In an object store Iceberg does it: Arrow would put an empty object for the parent folder."""
+    location = str(lake.table.location())
+    if is_in_store(location):
+        lake.table.io().deleteFile(f"{location.partition('://')[0]}://{path}")
+    else:
+        filesystem.delete_file(path)
 
 
 def _files(filesystem: FileSystem, root: str) -> Iterator[tuple[str, float]]:

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from lakestore.errors import Internal, Invalid, LakestoreError, PositionExpired, Unavailable
 from lakestore.iceberg.cache import DerivedCache
 from lakestore.iceberg.offset_cache import OffsetCache
-from lakestore.iceberg.places import place
+from lakestore.iceberg.places import open_file
 from lakestore.union import plan
 from lakestore.union.plan import TableScan
 from lakestore.v1 import lakestore_pb2 as pb
@@ -304,8 +304,8 @@ def _remove_all(paths: Sequence[str]) -> None:
 
 
 def _rows(location: str, schema: pa.Schema) -> pa.Table:
-    filesystem, path = place(location)
-    return pq.read_table(path, filesystem=filesystem, partitioning=None, use_threads=False).cast(schema)
+    with open_file(location) as stream:
+        return pq.read_table(stream, partitioning=None, use_threads=False).cast(schema)
 
 
 def _added(parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

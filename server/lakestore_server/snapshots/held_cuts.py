@@ -19,12 +19,13 @@ import pyarrow as pa
 from pyarrow.fs import FileType
 
 from lakestore.errors import PlanExpired
-from lakestore.iceberg.places import place
+from lakestore.iceberg.places import is_in_store, place
 from lakestore_server.host.clock import Clock
 from lakestore_server.read.leases import Leases
 from lakestore_server.snapshots.cut_key import CutKey
 from lakestore_server.snapshots.document import BaseSnapshot
 from lakestore_server.snapshots.messages import BuiltFiles
+from lakestore_server.snapshots.removal import remove_file
 
 log = logging.getLogger("lakestore.present")
 
@@ -44,14 +45,21 @@ class RunFiles:
         self._uses: Counter[str] = Counter()
 
     def begin(self) -> None:
-        """Create the folder."""
-        filesystem, path = place(self.folder)
-        filesystem.create_dir(path, recursive=True)
+        """Create the folder. An object store has none: a name with slashes is enough."""
+        if not is_in_store(self.folder):
+            filesystem, path = place(self.folder)
+            filesystem.create_dir(path, recursive=True)
 
     def is_gone(self) -> bool:
-        """Whether somebody removed the folder."""
-        filesystem, path = place(self.folder)
-        return bool(filesystem.get_file_info(path).type != FileType.Directory)
+        """Whether somebody removed the folder. Of a store one file is asked for, in place of all."""
+        if not is_in_store(self.folder):
+            filesystem, path = place(self.folder)
+            return bool(filesystem.get_file_info(path).type != FileType.Directory)
+        kept = next((path for path in self._uses if not path.endswith(".json")), None)
+        if kept is None:
+            return False
+        filesystem, path = place(kept)
+        return bool(filesystem.get_file_info(path).type != FileType.File)
 
     def name(self, ending: str) -> str:
         """The URI for a new file."""
@@ -103,9 +111,8 @@ class RunFiles:
 
 def remove(location: str) -> bool:
     """Remove a file. False if that failed; the next sweep tries again."""
-    filesystem, path = place(location)
     try:
-        filesystem.delete_file(path)
+        remove_file(location)
     except FileNotFoundError:
         return True
     except (OSError, pa.ArrowException) as error:

@@ -24,6 +24,7 @@ from lakestore.model import times
 from lakestore.model.names import PRESENTED
 from lakestore.model.outside_values import excerpt
 from lakestore_server.catalog.errors import NoSuchWarehouse
+from lakestore_server.snapshots.removal import remove_file, remove_folder
 
 log = logging.getLogger("lakestore.present")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -62,9 +63,8 @@ class Folders:
 
     def remove_document(self, location: str) -> None:
         """Remove a metadata file."""
-        filesystem, path = place(location)
         try:
-            filesystem.delete_file(path)
+            remove_file(location)
         except FileNotFoundError:
             return  # the run's folder is gone with everything in it
 
@@ -104,12 +104,11 @@ class Folders:
         yield from filesystem.get_file_info(FileSelector(path, allow_not_found=True, recursive=recursive))
 
     def _remove(self, folder: str) -> None:
-        filesystem, path = place(folder)
         try:
-            filesystem.delete_dir(path)
+            remove_folder(folder)
         except FileNotFoundError:
             return  # another process has removed it
-        log.info("presented files are removed: %s", folder)
+        log.info("no presented files are left in %s", folder)
 
 
 V3 = 3

@@ -129,7 +129,7 @@ def test_a_write_that_fails_anywhere_leaves_nothing_and_the_next_try_is_right(
     table.upsert(rows(range(20), "b"))
     kept, document = presenting.present("a.t")
     table.upsert(rows(range(5, 25), "c"))
-    real_create, real_write = places.create, places.write
+    real_create = places.create
     left = 0
 
     def full(*_: object) -> None:
@@ -138,16 +138,11 @@ def test_a_write_that_fails_anywhere_leaves_nothing_and_the_next_try_is_right(
         if left < 0:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    def write(location: str, data: bytes) -> None:
-        full()
-        real_write(location, data)
-
     def create(location: str) -> object:
         full()
         return real_create(location)
 
-    monkeypatch.setattr("lakestore.iceberg.places.write", write)
-    monkeypatch.setattr("lakestore.iceberg.data_files.create", create)
+    monkeypatch.setattr("lakestore.iceberg.places.create", create)
     before = {path for path in presenting.folder.rglob("run-0/*")}
     for writes in range(40):
         left = writes

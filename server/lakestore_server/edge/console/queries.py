@@ -92,8 +92,7 @@ class LakeFiles:
     def _open_file(self, location: str) -> Any:
         stream = self._open.pop(location, None)
         if stream is None:
-            filesystem, path = places.place(location)
-            stream = filesystem.open_input_file(path)
+            stream = places.open_file(location)
             if len(self._open) >= _OPEN_MAX:
                 self._open.popitem(last=False)[1].close()
             if (reader := self._readers[location]) is not None:
