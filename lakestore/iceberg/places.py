@@ -16,7 +16,9 @@ import pyarrow as pa
 from pyarrow import NativeFile
 from pyarrow.fs import FileSystem, LocalFileSystem
 
+from lakestore.iceberg import store_counts
 from lakestore.iceberg.cache import RecentValues
+from lakestore.iceberg.store_counts import GET, HEAD, PUT
 from lakestore.model import file_uri
 
 KEPT_BYTES_MAX = 4 << 20
@@ -75,6 +77,7 @@ def open_file(location: str) -> NativeFile:
         return filesystem.open_input_file(path)
     kept = _small.get(location)
     if kept is None:
+        store_counts.of_process().add(HEAD, GET)
         stream = filesystem.open_input_file(path)
         if stream.size() > KEPT_BYTES_MAX:
             return stream
@@ -133,6 +136,8 @@ def _keep(location: str, data: memoryview) -> None:
 def create(location: str) -> NativeFile:
     """Open a new file for writing and create its folders."""
     filesystem, path = place(location)
+    if is_in_store(location):
+        store_counts.of_process().add(PUT)
     try:
         return filesystem.open_output_stream(path)
     except FileNotFoundError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,4 +98,8 @@ def test_a_presented_cut_makes_no_folders_and_no_uploads_in_parts(on: StoreLake,
     table.upsert(rows(range(100), "b"))
     engines.load(on.catalog, "now", "shop.rows")
     assert by_kind(on.requests()) == {HEAD: 1, PUT: 6}
+    with urllib.request.urlopen(f"http://{on.server.about['http']}/metrics") as answer:
+        metrics = answer.read().decode()
+    assert 'lakestore_store_requests_total{kind="put",process="snapshots"} 8.0' in metrics
+    assert 'lakestore_store_requests_total{kind="create",process="server"}' in metrics
     assert not [key for key in store.kept.objects.keys() if key.endswith("/")], "no object stands for a folder"

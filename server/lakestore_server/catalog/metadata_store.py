@@ -21,7 +21,9 @@ from typing import Protocol, TypeVar
 import orjson
 
 from lakestore.errors import Corrupt, Invalid, LakestoreError, NotFound, Unavailable
+from lakestore.iceberg import store_counts
 from lakestore.iceberg.cache import RecentValues
+from lakestore.iceberg.store_counts import CREATE, DELETE, GET, LIST
 from lakestore.release import needs_extra
 from lakestore_server.catalog import locations, metadata
 from lakestore_server.catalog.schemas import Json
@@ -179,18 +181,18 @@ class ObjectStorage:
         return locations.plain(location)[len(self._root) + 1 :]
 
     def read(self, location: str) -> bytes:
-        return self._tried(lambda: bytes(obstore.get(self._store, self._key(location)).bytes()))
+        return self._tried(GET, lambda: bytes(obstore.get(self._store, self._key(location)).bytes()))
 
     def write_new(self, location: str, data: bytes) -> None:
         """Create the object. An existing object with these bytes is ours: the answer to an earlier attempt was lost."""
         try:
-            self._tried(lambda: obstore.put(self._store, self._key(location), data, mode="create"))
+            self._tried(CREATE, lambda: obstore.put(self._store, self._key(location), data, mode="create"))
         except FileExistsError:
             if self.read(location) != data:
                 raise
 
     def remove(self, location: str) -> None:
-        self._tried(lambda: obstore.delete(self._store, self._key(location)))
+        self._tried(DELETE, lambda: obstore.delete(self._store, self._key(location)))
 
     def read_first(self, location: str, nbytes: int) -> tuple[bytes, int]:
         """(the first bytes, size) of an object."""
@@ -199,17 +201,17 @@ class ObjectStorage:
             answer = obstore.get(self._store, self._key(location), options={"range": (0, nbytes)})
             return bytes(answer.bytes()), answer.meta["size"]
 
-        return self._tried(read)
+        return self._tried(GET, read)
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Name to bytes of the objects in a folder."""
-        found = self._tried(lambda: obstore.list_with_delimiter(self._store, prefix=self._key(folder)))
+        found = self._tried(LIST, lambda: obstore.list_with_delimiter(self._store, prefix=self._key(folder)))
         return {entry["path"].rsplit("/", 1)[-1]: entry["size"] for entry in found["objects"]}
 
     def remove_all(self, locations: Sequence[str]) -> None:
         """Remove objects. Some of them may be absent."""
         if locations:
-            self._tried(lambda: self._remove_all([self._key(location) for location in locations]))
+            self._tried(DELETE, lambda: self._remove_all([self._key(location) for location in locations]))
 
     def _remove_all(self, keys: list[str]) -> None:
         try:
@@ -220,24 +222,27 @@ class ObjectStorage:
                     obstore.delete(self._store, key)
 
     def names(self, folder: str) -> list[str]:
-        found = self._tried(lambda: obstore.list_with_delimiter(self._store, prefix=self._key(folder)))
+        found = self._tried(LIST, lambda: obstore.list_with_delimiter(self._store, prefix=self._key(folder)))
         return [entry["path"].rsplit("/", 1)[-1] for entry in found["objects"]]
 
     def remove_below(self, folder: str) -> None:
-        self._tried(lambda: self._remove_below(self._key(folder)))
+        self._tried(LIST, lambda: self._remove_below(self._key(folder)))
 
     def _remove_below(self, key: str) -> None:
         for found in obstore.list(self._store, prefix=key, chunk_size=1_000):
+            store_counts.of_process().add(DELETE)
             obstore.delete(self._store, [entry["path"] for entry in found])
 
     def sync(self) -> None:
         """Nothing to do: a written object is durable."""
 
-    def _tried(self, call: Callable[[], Answer]) -> Answer:
-        """The answer of a repeatable call. `StoreRefusal` if the store refuses it for good, OSError if it does not
-        answer. obstore repeats requests answered by 5xx, but no put-if-absent whose connection broke."""
+    def _tried(self, kind: str, call: Callable[[], Answer]) -> Answer:
+        """The answer of a repeatable call, counted as a kind of request. `StoreRefusal` if the store refuses it for
+        good, OSError if it does not answer. obstore repeats requests answered by 5xx, but no put-if-absent whose
+        connection broke."""
         deadline, pause = time.monotonic() + TRIES_SECONDS, PAUSE_SECONDS
         while True:
+            store_counts.of_process().add(kind)
             try:
                 return call()
             except obstore.exceptions.AlreadyExistsError as error:

@@ -17,6 +17,8 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 from lakestore.errors import Invalid, Unavailable
+from lakestore.iceberg import store_counts
+from lakestore.iceberg.store_counts import CREATE, DELETE, GET, HEAD, LIST
 from lakestore.release import needs_extra
 from lakestore_server.journals import store_errors
 
@@ -73,6 +75,7 @@ class ObjectStore:
         self._store, self.url = store, url
 
     def put_new(self, name: str, data: bytes) -> bool:
+        store_counts.of_process().add(CREATE)
         try:
             obstore.put(self._store, name, data, mode="create", use_multipart=False)
         except AlreadyExistsError:
@@ -82,12 +85,13 @@ class ObjectStore:
         return True
 
     def get(self, name: str) -> bytes | None:
-        return self._answer(lambda: bytes(obstore.get(self._store, name).bytes()))
+        return self._answer(GET, lambda: bytes(obstore.get(self._store, name).bytes()))
 
     def has(self, name: str) -> bool:
-        return self._answer(lambda: obstore.head(self._store, name)) is not None
+        return self._answer(HEAD, lambda: obstore.head(self._store, name)) is not None
 
     def names(self, folder: str) -> list[str]:
+        store_counts.of_process().add(LIST)
         try:
             return [each["path"] for page in obstore.list(self._store, folder, chunk_size=LIST_CHUNK) for each in page]
         except (BaseError, OSError) as error:
@@ -96,16 +100,18 @@ class ObjectStore:
     def remove(self, names: Sequence[str]) -> None:
         if not names:
             return
+        store_counts.of_process().add(DELETE)
         try:
             obstore.delete(self._store, list(names))
         except FileNotFoundError:  # some stores refuse to remove what is absent
             for name in names:
-                self._answer(lambda name=name: obstore.delete(self._store, name))  # type: ignore[misc]
+                self._answer(DELETE, lambda name=name: obstore.delete(self._store, name))  # type: ignore[misc]
         except (BaseError, OSError) as error:
             raise self._failure(error) from error
 
-    def _answer(self, call: Callable[[], Answer]) -> Answer | None:
-        """The answer of a call; None if the object is absent."""
+    def _answer(self, kind: str, call: Callable[[], Answer]) -> Answer | None:
+        """The answer of a call, counted as a kind of request; None if the object is absent."""
+        store_counts.of_process().add(kind)
         try:
             return call()
         except FileNotFoundError as error:

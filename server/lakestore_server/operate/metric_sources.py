@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lakestore.iceberg import store_counts
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.changes.subscriptions import behind
 from lakestore_server.commit.engine import CommitLoop, Engine
@@ -184,3 +185,11 @@ def subscriptions_behind(moment: Moment) -> Iterator[Sample]:
     """Unread changes of each subscription."""
     for name, subscription in moment.view.subscriptions.items():
         yield (name,), behind(moment.view, subscription)
+
+
+def store_requests(moment: Moment) -> Iterator[Sample]:
+    """Requests to object stores of the server and of the snapshot builder, by kind."""
+    parts = {"server": store_counts.of_process().by_kind(), "snapshots": moment.sources.presented.figures.requests}
+    for process, counts in parts.items():
+        for kind, count in sorted(dict(counts).items()):
+            yield (process, kind), float(count)

@@ -29,6 +29,7 @@ from lakestore_server.operate.metric_sources import (
     refusals,
     reported,
     running,
+    store_requests,
     subscriptions_behind,
     tier_failures,
     upkeep_debts,
@@ -188,6 +189,14 @@ SNAPSHOT_FAMILIES = (
         " `not modified` got no answer because nothing is new.",
         _loads,
         ("answer",),
+    ),
+    Family(
+        "lakestore_store_requests",
+        "counter",
+        "Requests to object stores, by process (`server`, or `snapshots` for the snapshot builder) and kind; `create`"
+        " is a put that never replaces. Files above 4 MB count one `get` or `put`.",
+        store_requests,
+        ("process", "kind"),
     ),
     Family(
         "lakestore_lake_offsets_read",

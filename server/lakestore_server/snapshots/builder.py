@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakestore.errors import Internal, Invalid, LakestoreError, PositionExpired, Unavailable
+from lakestore.iceberg import store_counts
 from lakestore.iceberg.cache import DerivedCache
 from lakestore.iceberg.offset_cache import OffsetCache
 from lakestore.iceberg.places import open_file
@@ -417,6 +418,8 @@ class SnapshotBuilder:
         cache = DerivedCache(folder, room.cache_bytes, free_bytes_min=room.free_bytes_min)
         kept = OffsetCache(cache, memory_bytes=room.offsets_memory, pool=pool, working=yield_point)
         self._kept, self._told = kept, kept.figures
+        self._asked: Mapping[str, int] = {}
+        """Requests to the object store that were reported."""
         self._tools = Tools(Bases(Manifests(room.manifests_memory, cache), kept), kept, pool)
         self._merger = StepMerger(self._tools.indexes, self._numbers)
 
@@ -425,7 +428,9 @@ class SnapshotBuilder:
         answer = self._presented(request, fetch)
         before, self._told = self._told, self._kept.figures
         read, evicted = self._told.read - before.read, self._told.evicted - before.evicted
-        return replace(answer, offsets_read=read, offsets_evicted=evicted) if read or evicted else answer
+        asked, self._asked = self._asked, store_counts.of_process().by_kind()
+        requests = {kind: count - asked.get(kind, 0) for kind, count in self._asked.items()}
+        return replace(answer, offsets_read=read, offsets_evicted=evicted, requests=requests)
 
     def _presented(self, request: BuildRequest, fetch: Fetch) -> BuiltFiles:
         self._merge_done()

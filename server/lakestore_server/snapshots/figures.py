@@ -56,6 +56,8 @@ class SnapshotFigures:
         self.written_bytes = 0
         self.offsets_read = self.offsets_evicted = 0
         """Offset indexes that were built from data files, and that were dropped for lack of space."""
+        self.requests: Counter[str] = Counter()
+        """Requests of the snapshot builder to the object store, by kind."""
         self._times: deque[float] = deque(maxlen=TIMES_KEPT)
 
     def loaded(self, kind: str) -> None:
@@ -72,6 +74,7 @@ class SnapshotFigures:
             self.written_bytes += files.written_bytes
             self.offsets_read += files.offsets_read
             self.offsets_evicted += files.offsets_evicted
+            self.requests.update(files.requests)
             self._times.append(seconds)
 
     def times(self) -> tuple[float, float]:

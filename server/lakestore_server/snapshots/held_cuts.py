@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyarrow.fs import FileType
 
 from lakestore.errors import PlanExpired
+from lakestore.iceberg import store_counts
 from lakestore.iceberg.places import is_in_store, place
 from lakestore_server.host.clock import Clock
 from lakestore_server.read.leases import Leases
@@ -58,6 +59,7 @@ class RunFiles:
         kept = next((path for path in self._uses if not path.endswith(".json")), None)
         if kept is None:
             return False
+        store_counts.of_process().add(store_counts.HEAD)
         filesystem, path = place(kept)
         return bool(filesystem.get_file_info(path).type != FileType.File)
 

@@ -139,6 +139,8 @@ class BuiltFiles:
     """Offset indexes built from data files since the last answer."""
     offsets_evicted: int = 0
     """Offset indexes dropped for lack of space since the last answer."""
+    requests: Mapping[str, int] = field(default_factory=dict)
+    """Requests to the object store since the last answer, by kind."""
     took: Mapping[str, float] = field(default_factory=dict)
     """Milliseconds of fetch, hot, dead, deletes, manifests and merge."""
 
