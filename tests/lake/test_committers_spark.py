@@ -17,12 +17,12 @@ pytestmark = pytest.mark.spark
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 REWRITE = "CALL lake.system.rewrite_data_files(table => 'a.t', options => map('rewrite-all', 'true'))"
 STATEMENTS = {
-    "INSERT INTO lake.a.t VALUES (9, 'x', 0, 0, NULL)": 'mode("append")',
+    "INSERT INTO lake.a.t VALUES (9, 'x', 0, 0, TIMESTAMP '2026-11-01 00:00:00')": 'mode("append")',
     "DELETE FROM lake.a.t WHERE id = 1": 'mode("',
     "UPDATE lake.a.t SET v = 'x' WHERE id = 1": 'mode("upsert")',
     "ALTER TABLE lake.a.t ADD COLUMN w INT": "lakestore apply",
-    "ALTER TABLE lake.a.t ADD PARTITION FIELD bucket(4, id)": "lakestore apply",
-    "ALTER TABLE lake.a.t WRITE ORDERED BY id": "lakestore apply",
+    "ALTER TABLE lake.a.t ADD PARTITION FIELD bucket(4, id)": "cannot change",
+    "ALTER TABLE lake.a.t WRITE ORDERED BY id": "cannot change",
     "ALTER TABLE lake.a.t CREATE TAG mine": "takes no tag of other engines",
     "ALTER TABLE lake.a.t CREATE BRANCH mine": "takes no branch of other engines",
     "ALTER TABLE lake.a.t SET TBLPROPERTIES ('comment' = 'x')": "takes no change of properties of other engines",

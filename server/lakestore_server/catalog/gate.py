@@ -320,7 +320,10 @@ def _check_layout(table: Table, old: Json, new: Json, known: Knowledge) -> None:
     ):
         had = {item[number] for item in old[items]}
         if old[key] != new[key] or any(item[number] not in had for item in new[items]):
-            raise Forbidden(f"the lake {what} of {table.name} is changed with `lakestore apply -f tables.yaml`")
+            raise Forbidden(
+                f"the lake {what} of {table.name} is chosen when the table is created and cannot change: create a table"
+                " with another one and copy the rows"
+            )
 
 
 def _check_version(table: Table, old: Json, new: Json, tiers: Sequence[TierRecord], known: Knowledge) -> None:

@@ -227,3 +227,17 @@ def test_a_version_equal_but_for_its_time_is_the_same(lake: World) -> None:
     same = {"action": "add-view-version", "view-version": version(7, 0, spark="SELECT 1")}
     before = lake.catalog.views.load(V)
     assert lake.catalog.views.replace(V, (), [same]) == before
+
+
+def test_names_and_texts_may_have_any_letters(tmp_path: Path) -> None:
+    with Served(tmp_path / "données 1%" / "data", ports=True) as served:
+        url = f"http://{served.server.about['http']}/iceberg/v1/namespaces"
+        assert httpx.post(url, json={"namespace": ["é d"]}).status_code == 200
+        request = view_request("ä 🎉", spark="SELECT 'ß' AS \"x\u0301\"")
+        assert httpx.post(f"{url}/é d/views", json=request).status_code == 200
+        served.restart()
+        loaded = served.server.catalog.views.load(Name("é d", "ä 🎉"))
+        assert (
+            json.loads(loaded.document)["versions"][0]["representations"] == request["view-version"]["representations"]
+        )
+        assert file_of(loaded.location).read_text() == loaded.document
