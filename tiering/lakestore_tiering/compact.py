@@ -24,7 +24,7 @@ from lakestore.rows.ranges import Offsets, OffsetSet
 from lakestore.union.plan import TableScan
 from lakestore.v1.lakestore_pb2 import FetchRequest
 from lakestore_spark.session import LAKE
-from lakestore_tiering import debts, snapshot_files
+from lakestore_tiering import adopted_files, debts, snapshot_files
 from lakestore_tiering.debts import COMPACTION, Debt
 from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, java_errors
 from lakestore_tiering.live_files import FileColumns, MainFiles
@@ -117,6 +117,8 @@ class Fork:
     lease: str
     epoch: int
     whole: bool
+    adopted: frozenset[str] = frozenset()
+    """Paths of adopted files, which are rewritten instead of all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,7 @@ def fork(tools: Round, name: str, *, force: bool = False, may_start: bool = True
 def _forked(tools: Round, scan: TableScan, lease: str, *, force: bool, may_start: bool) -> Fork | None:
     lake, record = tools.open(scan)
     current = lake.current_id()
-    if current is None or scan.table.lake.adopted:  # Iceberg's rewrite would lose the numbers of adopted rows
+    if current is None:
         return None
     main = tools.main_files(scan.table, lake)
     files = main.columns()
@@ -191,17 +193,24 @@ def _forked(tools: Round, scan: TableScan, lease: str, *, force: bool, may_start
     whole = force or files.foreign > 0
     if not (may_start and (whole or bool(np.any(taken)))):
         return None
+    adopted = adopted_files.adopted(lake, scan.lake_table, current) if scan.table.lake.adopted else frozenset[str]()
     epoch = tools.epoch()
     branch = f"{COMPACT}{epoch}_{uuid.uuid4().hex[:12]}"
     lake.fork(branch)
     tools.forks[scan.table.uuid] = branch
     tools.crash("compact-forked")
-    return Fork(scan, branch, current, record.tier_point, lease, epoch, whole)
+    return Fork(scan, branch, current, record.tier_point, lease, epoch, whole, adopted)
 
 
 def rewrite(tools: Round, started: Fork) -> None:
     """Let Iceberg rewrite the branch while flushes of main continue."""
     table = started.scan.table
+    if started.adopted:
+        with java_errors():
+            lake = tools.lake(started.scan.lake_table)
+            adopted_files.rewrite(lake, started.scan.lake_table, started.branch, started.snapshot_id, started.adopted)
+        tools.crash("compact-rewritten")
+        return
     options = rewrite_options(table.lake.target_file_bytes, force=started.whole)
     pairs = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
     strategy = "sort" if table.lake.sort_by else "binpack"
