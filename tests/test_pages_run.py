@@ -191,10 +191,9 @@ def run_yaml(block: Block, reader: Reader) -> None:
         assert spec_file.read(Path("bridge.yaml")).name
     elif "principals" in data:
         principals.book_of(data)
-    elif "prod" in str(data) or "profiles" in data:
-        assert "profiles" in data
-    else:
-        settings.read(Settings, file="server.yaml", text=block.text, environment={}, flags={}).settings()
+    elif "profiles" not in data:
+        folder = {} if "data" in data else {"data": "data"}  # a block may show a part of server.yaml
+        settings.read(Settings, file="server.yaml", text=block.text, environment={}, flags=folder).settings()
     reader.ran.append("yaml")
 
 

@@ -8,6 +8,7 @@ WRITTEN = {
     "docs/internals/kafka-in.md": "its block is a picture",
     "docs/internals/presented-cuts.md": "its block is a picture",
     "docs/internals/replication.md": "its blocks are pictures",
+    "docs/internals/stores.md": "its block is a picture",
     "docs/internals/tiering.md": "its block is a picture",
     "docs/architecture.md": "its blocks are pictures; tests/test_tidy.py holds the rooms in them against the imports",
 }
