@@ -76,11 +76,14 @@ def flush(served: Served, name: str) -> None:
 
 
 def tiered(served: Served, name: str) -> None:
-    """A round, again if main moved or an answer was lost."""
+    """A round, again if main moved since its plan or an answer was lost."""
     for _ in range(5):
-        with suppress(CommitFailedException, CommitStateUnknownException):
-            flush(served, name)
-            return
+        try:
+            with suppress(CommitFailedException, CommitStateUnknownException):
+                flush(served, name)
+                return
+        except ForbiddenError as error:
+            assert "plan again" in str(error)
     raise AssertionError("no round succeeded")
 
 
@@ -492,6 +495,23 @@ def test_a_foreign_table_of_the_name_is_neither_replaced_nor_dropped(served: Ser
         served.lake.create_table("shop.theirs", LOG)
     assert theirs.load_table("shop.theirs").metadata.table_uuid == made.metadata.table_uuid
     theirs.drop_table("shop.theirs")
+
+
+def test_another_table_of_the_name_is_named_and_left_alone(served: Served, outside: Outside) -> None:
+    served.lake.create_table("shop.log", LOG)
+    served.append("shop.log", 1)
+    tiered(served, "shop.log")
+    location = served.engine.view.pointers["shop", "log"].location
+    theirs = outside.catalog()
+    theirs.drop_table("shop.log")
+    other = theirs.create_table("shop.log", LOG, location=f"{served.server.settings.warehouse_uri}/other")
+    look(served)
+    assert f"another table of the name shop.log (uuid {other.metadata.table_uuid})" in problem(served, "shop.log")
+    assert served.engine.view.pointers["shop", "log"].location == location
+    theirs.drop_table("shop.log")
+    theirs.register_table("shop.log", location)
+    look(served)
+    check(served, outside, "shop.log", [1])
 
 
 def test_a_table_that_is_gone_there_is_named_and_can_be_registered_again(served: Served, outside: Outside) -> None:

@@ -57,7 +57,7 @@ def test_a_database_gets_the_driver_that_is_installed_and_bounds_on_waiting() ->
         settings_of("sql", "postgresql://user:s3cretword@127.0.0.1:9/d"),
     ],
 )
-def test_no_error_says_a_secret_and_a_catalog_that_is_away_is_left_alone(about: OutsideSettings) -> None:
+def test_a_catalog_that_is_away_is_left_alone(about: OutsideSettings) -> None:
     clock = HandClock()
     catalog = OutsideCatalog(about, clock)
     with pytest.raises(Unavailable, match="catalog prod does not answer") as away:
@@ -71,6 +71,14 @@ def test_no_error_says_a_secret_and_a_catalog_that_is_away_is_left_alone(about: 
     assert "asked again" not in str(again.value)
     assert again.value.applied == "unknown"
     assert "s3cretword" not in repr(about)
+
+
+def test_no_error_says_a_secret() -> None:
+    catalog = OutsideCatalog(settings_of(uri="http://me:pa55word@127.0.0.1:9", token="t0ken-of-mine"), HandClock())
+    said = "http://me:pa55word@127.0.0.1:9 and http://me:other@h refuse t0ken-of-mine"
+    for error in (ValueError(said), OSError(said)):
+        text = str(catalog._explained(error, "db.own", changes=False))
+        assert "http://me:********@127.0.0.1:9 and http://me:********@h refuse ********" in text
 
 
 def test_address_and_options_are_secrets_of_the_settings() -> None:
