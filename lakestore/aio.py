@@ -210,6 +210,15 @@ class Table:
         """Remove all rows in one commit; with `check_only` report what it would remove."""
         return await self._bridge.run(self.sync.truncate, check_only=check_only)
 
+    async def rescale(self, buckets: int, **options: Any) -> Self:
+        """Give the table another number of buckets; with `wait=False` return once the copy has begun."""
+        await self._bridge.run(self.sync.rescale, buckets, **options)
+        return self
+
+    async def stop_rescale(self) -> None:
+        """Stop the running rescale and remove its copy."""
+        await self._bridge.run(self.sync.stop_rescale)
+
     async def rename(self, name: str) -> Self:
         """Rename the table; this handle has the new name."""
         await self._bridge.run(self.sync.rename, name)

@@ -15,7 +15,7 @@ from lakestore.model.names import rows_text
 from lakestore.model.outside_values import shown_name
 
 if TYPE_CHECKING:
-    from lakestore.client.administration import DeleteProgress
+    from lakestore.client.administration import DeleteProgress, RescaleProgress
     from lakestore.client.lake import Lake
 
 _LAKE = (
@@ -190,6 +190,54 @@ def rename(table: str, new_name: str, server: str, as_json: bool) -> None:
     _said(done, f"table {table} is {made.name} now; {told}", as_json=as_json)
 
 
+_WAITS = {
+    "rows": "the copy follows the table",
+    "lake": "the copy has all rows and waits for its first round into the lake: run `lakestore tier`",
+    "subscription": "the copy has all rows and waits: a shared subscription names buckets, drop it first",
+}
+
+
+@click.command()
+@click.argument("table")
+@click.option("--buckets", type=click.IntRange(min=1), help="The new number of buckets.")
+@click.option("--abort", is_flag=True, help="Stop the running rescale, and remove its copy.")
+@click.option("--no-wait", is_flag=True, help="Return once the copy has begun.")
+@server_option
+@json_option
+def rescale(table: str, buckets: int | None, abort: bool, no_wait: bool, server: str, as_json: bool) -> None:
+    """Give TABLE another number of buckets while reads and writes go on.
+
+    The server fills a copy, follows the table's changes, and swaps the copy in one commit. The copy continues without
+    this command, also after a restart of the server.
+    """
+    if abort == (buckets is not None):
+        raise Invalid("name the new number of --buckets, or --abort to stop a running rescale")
+    with open_lake(server) as lake:
+        held = lake.table(table)
+        before = held.definition.buckets
+        if buckets is None:
+            held.stop_rescale()
+            done = {"table": table, "buckets": before, "aborted": True}
+            _said(done, f"the rescale of table {table} is stopped; it has {before} buckets", as_json=as_json)
+            return
+        progress = Progress("copy")
+        waits = ""
+
+        def shown(now: RescaleProgress) -> None:
+            nonlocal waits
+            progress.add(now.done - progress.rows)
+            if now.waits != waits and now.waits != "rows":
+                emit_text(_WAITS.get(now.waits, now.waits), err=True)
+            waits = now.waits
+
+        held.rescale(buckets, wait=not no_wait, on_progress=shown)
+    done = {"table": table, "buckets": buckets, "before": before, "swapped": not no_wait}
+    sentence = f"table {table} has {buckets} buckets now; it had {before}"
+    if no_wait:
+        sentence = f"a copy of table {table} with {buckets} buckets has begun: see `lakestore status {table}`"
+    _said(done, sentence, as_json=as_json)
+
+
 @click.command()
 @click.argument("table")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
@@ -318,4 +366,4 @@ def databases(created: str | None, dropped: str | None, server: str, as_json: bo
     emit(rows, as_json=as_json, empty="no databases yet")
 
 
-COMMANDS = (create, drop, undrop, rename, truncate, delete, alter, databases)
+COMMANDS = (create, drop, undrop, rename, rescale, truncate, delete, alter, databases)

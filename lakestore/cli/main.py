@@ -149,6 +149,7 @@ COMMANDS = {
     ),
     "rename": ("administration", "Rename TABLE to NEW_NAME, also into another database."),
     "replicas": ("tables", "Show the servers that share the journal."),
+    "rescale": ("administration", "Give TABLE another number of buckets while reads and writes go on."),
     "restore": (
         "backup",
         "Create a data folder from the backup SRC after checking every byte; no server is needed.",

@@ -140,6 +140,12 @@ def status(table: str | None, server: str, as_json: bool) -> None:
     for part in parts:
         if part.get("lake_ahead"):
             emit_text(f"\n{part['lake_ahead']}")
+        if rescale := part.get("rescale"):
+            emit_text(
+                f"\nTable {part['name']} is being rescaled to {rescale['buckets']} buckets:"
+                f" {rescale['done']:,} of {rescale['offsets']:,} offsets are in its copy;"
+                f" it waits for: {rescale['waits']}"
+            )
         if part.get("tier_failures"):
             emit_text(
                 f"\nTable {part['name']} is not tiered, {part['tier_failures']} rounds in a row failed:"

@@ -1,9 +1,11 @@
-"""Administration of whole tables: alter, rename, truncate, delete by a condition, drop and undrop."""
+"""Administration of whole tables: alter, rename, rescale, truncate, delete by a condition, drop and undrop."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,7 +13,7 @@ import pyarrow as pa
 
 from lakestore.client.commit import CommitToken, WriteResult
 from lakestore.client.connection import Connection
-from lakestore.errors import Invalid, LakestoreError
+from lakestore.errors import Conflict, Invalid, LakestoreError
 from lakestore.evolution import (
     OPTIONS,
     AddColumn,
@@ -131,6 +133,65 @@ def rename_table(connection: Connection, definition: Table, name: str) -> Table:
     request = pb.RenameTableRequest(table=definition.name, new_name=name, table_uuid=definition.uuid)
     made = Table.from_json(connection.transport.rename_table(request).definition)
     connection.forget_definitions([definition.name, name])
+    return made
+
+
+def begin_rescale(connection: Connection, definition: Table, buckets: int) -> str:
+    """Begin a rescale; returns the name of the copy."""
+    request = pb.RescaleTableRequest(table=definition.name, table_uuid=definition.uuid, buckets=buckets)
+    return connection.transport.rescale_table(request).copy
+
+
+def stop_rescale(connection: Connection, definition: Table) -> None:
+    """Stop a rescale and remove its copy."""
+    request = pb.RescaleTableRequest(table=definition.name, table_uuid=definition.uuid, abort=True)
+    connection.transport.rescale_table(request)
+
+
+@dataclass(frozen=True, slots=True)
+class RescaleProgress:
+    """The progress of a rescale."""
+
+    copy: str
+    """The name of the copy."""
+    buckets: int
+    """The new number of buckets."""
+    done: int
+    """Offsets of the table that the copy has."""
+    offsets: int
+    """Offsets of the table; it grows with every write."""
+    waits: str
+    """The reason why it has not swapped: `rows`, `lake` (the next round of the tierer), `subscription`, or an error."""
+
+
+def rescale_progress(connection: Connection, definition: Table) -> RescaleProgress | None:
+    """The progress of the running rescale; None if there is none."""
+    status = json.loads(connection.transport.status(pb.StatusRequest(tables=[definition.name])).status)
+    found = status["tables"][0].get("rescale")
+    return RescaleProgress(**{each.name: found[each.name] for each in fields(RescaleProgress)}) if found else None
+
+
+OnRescale = Callable[[RescaleProgress], None]
+RESCALE_POLL_SECONDS = 0.2
+
+
+def await_rescale(connection: Connection, definition: Table, buckets: int, on_progress: OnRescale | None) -> Table:
+    """Wait until a rescale has swapped; returns the new definition. `Conflict` if it was stopped."""
+    while True:
+        running = rescale_progress(connection, definition)
+        if running is None:
+            break
+        if on_progress is not None:
+            on_progress(running)
+        time.sleep(RESCALE_POLL_SECONDS)
+    connection.forget_definitions([definition.name])
+    request = pb.TableRequest(table=definition.name)
+    made = Table.from_json(connection.transport.get_table(request).definition)
+    if made.buckets != buckets:
+        raise Conflict(
+            f"the rescale of table {definition.name} was stopped, by an abort or because the table was truncated:"
+            f" it has {made.buckets} buckets"
+        )
     return made
 
 

@@ -27,7 +27,7 @@ def fit_rows(connection: Connection, definition: Table, data: Any) -> tuple[Tabl
     if {column.name for column in definition.columns}.issuperset(batch.schema.names):
         return definition, batch
     newest = connection.newest(definition.name)
-    if newest.uuid != definition.uuid:
+    if not newest.is_same(definition):
         raise NotFound(other_table(definition.name))
     if newest == definition:
         return definition, batch

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakestore.client import administration
 from lakestore.client import lookup as lookups
-from lakestore.client.administration import Truncated, steps_of
+from lakestore.client.administration import RescaleProgress, Truncated, steps_of
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
 from lakestore.client.commit import CommitToken, WriteResult, fit_rows, parts_with_marks, result_of
 from lakestore.client.connection import Connection
@@ -121,6 +121,28 @@ class Table:
         """
         return administration.truncate_table(self._connection, self.definition, check_only=check_only)
 
+    def rescale(self, buckets: int, *, wait: bool = True, on_progress: administration.OnRescale | None = None) -> Self:
+        """Give the table another number of buckets while reads and writes go on.
+
+        The server fills a copy, follows the table's changes, and swaps the copy in one commit. This handle then has the
+        new definition. With `wait=False` the call returns once the copy has begun; `rescale_progress` and the status
+        show its progress. Tokens from before the swap can be read until the drop grace of the old table is over.
+        """
+        administration.begin_rescale(self._connection, self.definition, buckets)
+        if wait:
+            about = self._connection, self.definition, buckets
+            self.definition = administration.await_rescale(*about, on_progress)
+        return self
+
+    @property
+    def rescale_progress(self) -> RescaleProgress | None:
+        """The progress of the running rescale; None if there is none."""
+        return administration.rescale_progress(self._connection, self.definition)
+
+    def stop_rescale(self) -> None:
+        """Stop the running rescale and remove its copy. The table stays as it is."""
+        administration.stop_rescale(self._connection, self.definition)
+
     def rename(self, name: str) -> Self:
         """Give the table another name, also in another database. This handle then has the new name.
 
@@ -215,9 +237,17 @@ class Table:
         a while and then raises `NotFresh` (docs/time.md).
         """
         position = None if at is None else position_text(at)
-        transport, uuid = self._connection.transport, self.definition.uuid
         require = requirement(require_freshness, require_complete_through)
-        return Scan(transport, self.name, columns=columns, where=where, at=position, uuid=uuid, require=require)
+        return Scan(
+            self._connection.transport,
+            self.name,
+            columns=columns,
+            where=where,
+            at=position,
+            uuid=self.definition.uuid,
+            former=self.definition.former,
+            require=require,
+        )
 
     def changes(
         self,

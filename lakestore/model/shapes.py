@@ -69,6 +69,7 @@ DEFINITION = outside_values.record(
             outside_values.record({"column": _NAME, "seconds": _SECONDS}, required=("column", "seconds"))
         ),
         "tombstone_seconds": _SECONDS,
+        "former": outside_values.list_of(outside_values.text(64), 1_000),
     },
     required=("name", "columns", "primary_key", "buckets", "bucket_key", "merge", "lake"),
 )

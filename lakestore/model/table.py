@@ -79,6 +79,12 @@ class Table:
     """When rows expire; None: never."""
     tombstone_seconds: int = TOMBSTONE_SECONDS
     """Minimum seconds for which a `versioned` table remembers the version of a deleted row."""
+    former: tuple[str, ...] = ()
+    """Assigned by the server: the uuids of the tables that it replaced by a rescale, oldest first."""
+
+    def is_same(self, other: Table) -> bool:
+        """Whether this is the table of another definition, maybe before or after a rescale."""
+        return not {self.uuid, *self.former}.isdisjoint((other.uuid, *other.former))
 
     @property
     def keyed(self) -> bool:
@@ -163,6 +169,7 @@ class Table:
             "last_column_id": self.last_column_id,
             **({"retention": self.retention.as_dict()} if self.retention else {}),
             **self._keyed_options(),
+            **({"former": list(self.former)} if self.former else {}),
         }
 
     def _keyed_options(self) -> dict[str, Any]:
@@ -213,6 +220,7 @@ class Table:
             skip_unchanged=data.get("skip_unchanged", False),
             ttl=Ttl.from_dict(data.get("ttl")),
             tombstone_seconds=data.get("tombstone_seconds", TOMBSTONE_SECONDS),
+            former=tuple(data.get("former", ())),
         )
 
 

@@ -37,9 +37,11 @@ class Scan:
         where: str | None = None,
         at: str | Token | None = None,
         uuid: str = "",
+        former: Sequence[str] = (),
         require: Requirement | None = None,
     ) -> None:
-        """If `uuid` is set, the read fails with `NotFound` when the name belongs to another table by now."""
+        """If `uuid` is set, the read fails with `NotFound` when the name belongs to another table by now, which is no
+        rescaled form of it; `former` are the uuids from before rescales."""
         if isinstance(columns, str):
             raise Invalid(f"columns= takes a list of names, not the text {columns!r}")
         self._source = source
@@ -47,6 +49,7 @@ class Scan:
         self._columns = None if columns is None else tuple(columns)
         self._where = None if where is None else literals.fixed(where)
         self._at, self._uuid, self._require = at, uuid, require
+        self._uuids = (uuid, *former)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows in batches of bounded size, read while the caller iterates."""
@@ -110,7 +113,7 @@ class Scan:
 
     def _meant(self, scan: TableScan) -> TableScan:
         """The table's plan. Raises `NotFound` if the name belongs to another table."""
-        if self._uuid and scan.table.uuid != self._uuid:
+        if self._uuid and not {scan.table.uuid, *scan.table.former}.intersection(self._uuids):
             raise NotFound(other_table(self._table))
         return scan
 

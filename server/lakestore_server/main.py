@@ -41,6 +41,7 @@ from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.hold_renewal import HoldRenewal
 from lakestore_server.duties.journal_check import JournalCheck
 from lakestore_server.duties.outside_check import OutsideCheck
+from lakestore_server.duties.rescales import RescaleDuty
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.scrub import VerifyAhead
 from lakestore_server.duties.tier_process import TierProcess, tier_command
@@ -79,6 +80,7 @@ from lakestore_server.snapshots.messages import Room
 from lakestore_server.snapshots.presented_tables import SnapshotTables
 from lakestore_server.snapshots.upkeep import BuilderProcess
 from lakestore_server.snapshots.worker_client import SnapshotBuilderProcess
+from lakestore_server.state import swaps
 
 PAUSE_SECONDS = 0.03
 """A full collection that takes more processor time is long."""
@@ -247,9 +249,8 @@ class KnownTables:
 
     def table_of(self, uuid: str) -> str | None:
         view = self.engine.view
-        state = view.tables.get(uuid)
-        if state is None and uuid in view.dropped:
-            state = view.dropped[uuid].state
+        uuid = swaps.present_tables(view, (uuid,))[0]
+        state = swaps.kept_table(view, uuid)
         return state.table.name if state else None
 
     def uuid_of(self, table: str) -> str | None:
@@ -290,14 +291,13 @@ class Server:
         exposure_check.check_shared(settings)
         self._keys, self._engine_keys = exposure_check.keys(settings.tls), _engine_keys(settings)
         self._clock = clock = clock or RealClock()
-        journal_of = journal_of or _journal_of(settings, clock)
         checkpoints, outside = _checkpoint_store(settings), _outside_catalogs(settings.catalog, clock)
         self._lock = data_folder.lock_folder(settings.data)
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": ""}
         self.about |= {"scheme": "https" if self._keys else "http", "sandbox": str(sandbox.support())}
         self.about |= self._engine_keys.status()
         self._on_fatal = on_fatal or _no_op
-        store = self._opened(disk or RealDisk(), journal_of, checkpoints)
+        store = self._opened(disk or RealDisk(), journal_of or _journal_of(settings, clock), checkpoints)
         self.upkeep = Upkeep(self.engine, clock, checkpoints, settings.checkpoints_keep_seconds)
         self._closed = False
         leases = Leases(clock, settings.lease_grace_seconds, settings.limits, self._may_read)
@@ -320,11 +320,11 @@ class Server:
             wake_checkpoint=wake_checkpoint,
         )
         self.expiry = Expiry(self.engine, settings.expiry_check_seconds)
-        presenter = presenter or SnapshotBuilderProcess(Room.of(settings.data / data_folder.DERIVED, settings.limits))
-        self.presented = SnapshotTables(self.engine, leases, self.catalog, clock, presenter)
+        self.presented = SnapshotTables(self.engine, leases, self.catalog, clock, presenter or self._builder())
         calls = Calls(clock, settings.slow_seconds)
         self.dropped = DroppedTables(self.engine, leases, self.catalog, check_seconds, wake_checkpoint)
         self._outside_check = OutsideCheck(self.engine, self.catalog, settings.catalog.check_seconds)
+        self.rescales = RescaleDuty(self.engine, clock, settings.rescale_check_seconds)
         self._journal_check = JournalCheck.of(self.engine, self.upkeep.checkpoint)
         self.service = Service(
             engine=self.engine,
@@ -338,6 +338,7 @@ class Server:
             retention=self.retention,
             expiry=self.expiry,
             dropped=self.dropped,
+            rescales=self.rescales,
             calls=calls,
             presented=self.presented,
             holds=HoldVerbs(self.engine, leases, ledger.holds_from_before, settings.lease_grace_seconds),
@@ -345,6 +346,10 @@ class Server:
         self.sources = Sources(
             self.engine, self.upkeep, calls, leases, self.catalog, self.presented, self.service.status
         )
+
+    def _builder(self) -> BuilderProcess:
+        """The process that builds snapshots of cuts."""
+        return SnapshotBuilderProcess(Room.of(self.settings.data / data_folder.DERIVED, self.settings.limits))
 
     def _opened(self, disk: Disk, journal_of: JournalOf, checkpoints: CheckpointStore | None) -> MetadataStore:
         """The lake's metadata store, once rights are read and the engine has recovered. On an error the folder is
@@ -520,6 +525,7 @@ class Server:
             self._hold_renewal.close()
         self._outside_check.close()
         self.catalog.outside.catalogs.close()
+        self.rescales.close()
         self.dropped.close()
         self.expiry.close()
         self.retention.close()

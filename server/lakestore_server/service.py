@@ -19,6 +19,7 @@ from lakestore.wire.commit_message import Sent
 from lakestore_server.catalog.adoption import Adoptions
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.dropping import Droppings, Truncations
+from lakestore_server.catalog.rescaling import Rescales
 from lakestore_server.catalog.tables import Databases, TableVerbs
 from lakestore_server.catalog.tierer_epoch import TiererVerbs
 from lakestore_server.changes.batch_cache import EncodedBatch
@@ -33,6 +34,7 @@ from lakestore_server.commit.producer_verbs import ProducerVerbs
 from lakestore_server.commit.register_verbs import RegisterVerbs
 from lakestore_server.duties.dropped_tables import DroppedTables
 from lakestore_server.duties.expiry import Expiry
+from lakestore_server.duties.rescales import RescaleDuty
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.host.clock import Clock
@@ -66,6 +68,7 @@ class Verbs(TypedDict):
     TruncateTable: Callable[[pb.TruncateTableRequest], pb.TruncateTableAnswer]
     AdoptTable: Callable[[pb.AdoptTableRequest], pb.AdoptTableAnswer]
     ReleaseTable: Callable[[pb.ReleaseTableRequest], pb.ReleaseTableAnswer]
+    RescaleTable: Callable[[pb.RescaleTableRequest], pb.RescaleTableAnswer]
     UndropTable: Callable[[pb.UndropTableRequest], pb.TableInfo]
     ListDroppedTables: Callable[[pb.ListDroppedTablesRequest], pb.ListDroppedTablesAnswer]
     DeleteWhere: Callable[[pb.DeleteWhereRequest], pb.DeleteWhereAnswer]
@@ -115,6 +118,7 @@ class _Parts:
     droppings: Droppings
     truncations: Truncations
     adoptions: Adoptions
+    rescales: Rescales
     deletes: ConditionalDeletes
     databases: Databases
     producers: ProducerVerbs
@@ -145,6 +149,7 @@ def _verbs(parts: _Parts) -> Verbs:
         "TruncateTable": parts.truncations.truncate,
         "AdoptTable": parts.adoptions.adopt_table,
         "ReleaseTable": parts.adoptions.release_table,
+        "RescaleTable": parts.rescales.rescale,
         "UndropTable": parts.droppings.undrop_table,
         "ListDroppedTables": parts.droppings.list_dropped_tables,
         "DeleteWhere": parts.deletes.delete_where,
@@ -184,6 +189,7 @@ def _verbs(parts: _Parts) -> Verbs:
     }
 
 
+AnyVerbs = dict[str, Callable[..., Any]]
 _UNCONFIRMED = ("Hello", "Status", "Audit")
 """Reads that say what this server knows, also while nobody leads."""
 
@@ -205,6 +211,7 @@ class Service:
         retention: Retention,
         expiry: Expiry,
         dropped: DroppedTables,
+        rescales: RescaleDuty,
         calls: Calls,
         presented: SnapshotTables,
         holds: HoldVerbs,
@@ -217,6 +224,7 @@ class Service:
             about=about,
             retention=retention,
             expiry=expiry,
+            rescales=rescales,
             clock=clock,
             catalog=catalog,
             reports=self.reports,
@@ -233,6 +241,7 @@ class Service:
             Droppings(engine, catalog, dropped.wake),
             Truncations(engine, catalog, leases, upkeep.checkpointer.wake),
             Adoptions(engine, catalog, dropped.wake),
+            Rescales(engine, catalog, rescales.wake, dropped.wake),
             ConditionalDeletes(engine, clock),
             Databases(engine),
             producers,
@@ -252,8 +261,7 @@ class Service:
         self.calls = calls
         self.write_stream = writes.stream
         """Begins a stream of pipelined commits, which the port's form of `Write` answers."""
-        changes = partial(self._certain_items, parts.feed.messages)
-        self._waiting: dict[str, Callable[..., Any]] = {"Changes": changes, "Write": _answers}
+        self._waiting: AnyVerbs = {"Changes": partial(self._certain_items, parts.feed.messages), "Write": _answers}
         """The port's form of waiting verbs: they yield pauses and hold no thread."""
         self.verbs: Verbs = _verbs(parts)
         self._engine = engine

@@ -151,6 +151,7 @@ ON_ORDERS: dict[str, tuple[Any, set[str]]] = {
     "TruncateTable": (pb.TruncateTableRequest(table="shop.orders"), {"admin"}),
     "AdoptTable": (pb.AdoptTableRequest(source="shop.orders", table="shop.orders"), {"admin"}),
     "ReleaseTable": (pb.ReleaseTableRequest(table="shop.orders"), {"admin"}),
+    "RescaleTable": (pb.RescaleTableRequest(table="shop.orders"), {"admin"}),
     "UndropTable": (pb.UndropTableRequest(table="shop.orders"), {"admin"}),
     "DeleteWhere": (pb.DeleteWhereRequest(table="shop.orders"), {"admin"}),
     "AlterTable": (pb.AlterTableRequest(table="shop.orders"), {"admin"}),

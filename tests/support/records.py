@@ -41,6 +41,7 @@ from lakestore_server.state.commit_record import (
 )
 from lakestore_server.state.producers import FrozenProducers, ProducerState
 from lakestore_server.state.registers import Register
+from lakestore_server.state.rescale import FormerTable, Rescale, RescaleEnd, Swap
 from lakestore_server.state.state import Origin
 from lakestore_server.state.subscription import (
     Mark,
@@ -129,6 +130,8 @@ REGISTERS = st.one_of(
     st.builds(RegistersMove, tuples(NAMES), tuples(NAMES), COUNTS),
     st.builds(RegistersDrop, tuples(NAMES)),
 )
+RESCALES = st.builds(Rescale, NAMES, NAMES, tuples(COUNTS), tuples(COUNTS))
+FORMER = tuples(st.builds(FormerTable, NAMES, COUNTS, COUNTS))
 RECORDS = st.builds(
     CommitRecord,
     COUNTS,
@@ -147,6 +150,8 @@ RECORDS = st.builds(
     truncate=st.lists(st.builds(Truncation, NAMES, COUNTS), max_size=2),
     shelve=st.lists(st.builds(Shelving, NAMES, COUNTS), max_size=2),
     undrop=st.lists(st.builds(Undrop, NAMES, NAMES), max_size=2),
+    rescale=st.lists(st.one_of(RESCALES, st.builds(RescaleEnd, NAMES)), max_size=2),
+    swap=st.lists(st.builds(Swap, NAMES, NAMES, COUNTS), max_size=2),
 )
 
 SEGMENT_FILES = st.builds(SegmentFile, NAMES, COUNTS)
@@ -156,7 +161,7 @@ VERSIONS = st.lists(st.tuples(COUNTS, TABLES), min_size=1, max_size=2).map(
 )
 BUCKETS = st.lists(st.tuples(tuples(SEGMENT_FILES), POSITIONS), min_size=1, max_size=3)
 ENTRIES = st.builds(
-    lambda versions, lsn, time_us, tiers, buckets, truncated: TableEntry(
+    lambda versions, lsn, time_us, tiers, buckets, truncated, former: TableEntry(
         versions,
         lsn,
         time_us,
@@ -164,6 +169,7 @@ ENTRIES = st.builds(
         tuple(files for files, _ in buckets),
         tuple(base for _, base in buckets),
         truncated,
+        former,
     ),
     VERSIONS,
     COUNTS,
@@ -171,6 +177,7 @@ ENTRIES = st.builds(
     tuples(TIERS),
     BUCKETS,
     COUNTS,
+    FORMER,
 )
 ANSWERS = st.dictionaries(COUNTS, st.builds(Answer, COUNTS, tuples(RESULTS)), max_size=2)
 CHECKPOINTS = st.builds(
@@ -197,6 +204,7 @@ CHECKPOINTS = st.builds(
     st.dictionaries(st.tuples(NAMES, NAMES), POINTERS, max_size=2),
     tuples(WHOLE_SUBSCRIPTIONS),
     tuples(ENTRIES),
+    rescales=tuples(RESCALES),
     dropped=tuples(st.builds(DroppedEntry, ENTRIES, COUNTS, COUNTS, COUNTS)),
     registers=st.dictionaries(NAMES, st.builds(Register, COUNTS, NAMES, NAMES, COUNTS, COUNTS), max_size=3),
 )

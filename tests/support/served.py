@@ -13,6 +13,7 @@ import pyarrow as pa
 import lakestore as ls
 from lakestore.client.local import local_transport
 from lakestore.limits import Limits
+from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.disk import AppendFile, Disk
@@ -93,6 +94,15 @@ class Served:
         self.server.dropped._wake_checkpoint = lambda: None
         self.lake.drop_table(name, purge=True)
         self.server.dropped.run_once()
+
+    def purge_dropped(self, uuid: str) -> None:
+        """Remove a dropped table for good, before its grace is over."""
+        self.server.dropped._wake_checkpoint = lambda: None
+        name = self.engine.view.dropped[uuid].name
+        table = pb.TableRequest(table=name, table_uuid=uuid, purge=True)
+        self.lake.transport.drop_table(table)
+        self.server.dropped.run_once()
+        assert uuid not in self.engine.view.dropped
 
     def checkpoint(self) -> None:
         """A checkpoint now."""

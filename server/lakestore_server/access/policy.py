@@ -230,6 +230,7 @@ _OWN_RPCS = (
     _rpc("GetTable", finders.table_field, _NAMED),
     _rpc("ListTables", finders.no_table, lists=Listing.TABLES),
     _rpc("RenameTable", finders.both_names, "both names"),
+    _rpc("RescaleTable", finders.table_field, _NAMED),
     _rpc("TruncateTable", finders.table_field, _NAMED, lists=Listing.SUBSCRIPTIONS),
     _rpc("AdoptTable", finders.adopted_names, "`source` and `table`"),
     _rpc("ReleaseTable", finders.both_names, "both names"),

@@ -17,7 +17,7 @@ from lakestore.model import times
 from lakestore.model.outside_values import shown_name
 from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.catalog import catalog, tables
+from lakestore_server.catalog import catalog, rescaling, tables
 from lakestore_server.catalog.catalog import Catalog, move_pointer
 from lakestore_server.catalog.commits import TruncatedSnapshot
 from lakestore_server.catalog.outside_tables import is_outside
@@ -68,6 +68,7 @@ class Truncations:
         raise Conflict(f"the lake of table {request.table} changes faster than a truncate can follow: try again")
 
     def _check(self, held: TableState) -> None:
+        self._engine.view.refuse_copy(held.table)
         problem = self._engine.lake_ahead.get(held.table.uuid)
         if problem:
             raise Unavailable(f"table {held.table.name} cannot be truncated until its lake is repaired: {problem}")
@@ -89,6 +90,8 @@ class Truncations:
             schema_id = known.schema_id if known else 0
             tier = TierRecord(made.snapshot_id, heads, (0,) * len(heads), record.lsn, epoch, 0, schema_id)
             catalog.add_steps(state.view, record, replace(made.step, tiers=(tier,)))
+            state.view.refuse_copy(now.table)
+            rescaling.end_rescale(state.view, record, now.table.uuid)
             record.truncate.append(Truncation(now.table.uuid, state.next_number))
             starts.append(now.starts())
             self._leases.truncate(now, record.lsn)
@@ -131,6 +134,8 @@ class Droppings:
                 record.shelve.append(Shelving(uuid, 0))
                 return uuid, 0
             table = view.meant(request.table, request.table_uuid).table
+            view.refuse_copy(table)
+            rescaling.end_rescale(view, record, table.uuid)
             record.shelve.append(Shelving(table.uuid, until_us))
             move_pointer(view, record, (table.namespace, table.short_name), (DROPPED, table.uuid))
             return table.uuid, until_us
@@ -213,6 +218,10 @@ def _found(view: View, name: str, uuid: str, verb: str) -> DroppedTable:
     if not meant:
         of = f" with the uuid {uuid}" if named else ""
         raise NotFound(f"no dropped table {shown_name(name)}{of} is kept: see `lakestore tables --dropped`")
+    if len(meant) > 1:
+        # A table from before a rescale is meant only if its id says so.
+        former = {each.uuid for state in view.kept.values() for each in state.former}
+        meant = [each for each in meant if each.state.table.uuid not in former] or meant
     if len(meant) > 1:
         said = ", ".join(f"{each.state.table.uuid} dropped at {times.text_of(each.time_us)}" for each in meant)
         raise Conflict(f"{len(meant)} dropped tables had the name {name}: say which one to {verb} with --id, of {said}")

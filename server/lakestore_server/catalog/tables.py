@@ -47,6 +47,7 @@ def plan(limits: Limits, name: str, uuid: str, new_name: str, key: str = "") -> 
     def renamed(state: State, record: CommitRecord) -> Table:
         view = state.view
         table = view.meant(name, uuid).table
+        view.refuse_copy(table)
         made = replace(table, name=new_name)
         if new_name == name:
             return table
@@ -181,6 +182,17 @@ def _check_part(table: Table, part: Json, taken: Mapping[str, tuple[int, str]], 
         )
 
 
+def altered_copy(view: View, made: Table) -> list[Table]:
+    """The definition of the copy of a running rescale after an alteration of its source; empty without a rescale."""
+    held = view.rescales.get(made.uuid)
+    return [as_copy(made, view.tables[held.copy].table)] if held else []
+
+
+def as_copy(table: Table, copy: Table) -> Table:
+    """A version of a table as the version of its copy."""
+    return replace(table, name=copy.name, uuid=copy.uuid, number=copy.number, buckets=copy.buckets)
+
+
 class TableVerbs:
     """The verbs of table definitions. Thread-safe."""
 
@@ -188,7 +200,7 @@ class TableVerbs:
         self._engine, self._catalog = engine, catalog
 
     def create_table(self, request: pb.CreateTableRequest) -> pb.TableInfo:
-        table = replace(Table.received(request.definition), uuid=str(uuid.uuid4()), schema_id=0)
+        table = replace(Table.received(request.definition), uuid=str(uuid.uuid4()), schema_id=0, former=())
         schema.check(table, self._engine.limits)
         if table.name in self._engine.view.names:
             raise Conflict(f"table {table.name} exists already")
@@ -204,7 +216,7 @@ class TableVerbs:
         def plan(state: State, record: CommitRecord) -> Table:
             if table.name in state.view.names:
                 raise Conflict(f"table {table.name} exists already")
-            _check_room(state, self._engine.limits.tables)
+            check_room(state, self._engine.limits.tables)
             made = replace(table, number=state.next_number)
             record.create.append(made)
             steps: list[CatalogStep] = [step]
@@ -221,9 +233,10 @@ class TableVerbs:
 
         def plan(state: State, record: CommitRecord) -> Table:
             held = state.view.meant(request.table, request.table_uuid)
+            state.view.refuse_copy(held.table)
             made = self._altered(held, steps, request.schema_id)
             if made != held.table:
-                record.alter.append(made)
+                record.alter += [made, *altered_copy(state.view, made)]
             return made
 
         if request.check_only:
@@ -263,7 +276,7 @@ class TableVerbs:
         return pb.ListTablesAnswer(tables=infos)
 
 
-def _check_room(state: State, most: int) -> None:
+def check_room(state: State, most: int) -> None:
     """Check that one more table fits. Dropped tables count, otherwise repeated create and drop would fill the disk."""
     dropped = len(state.view.dropped)
     if len(state.view.tables) + dropped < most:

@@ -48,6 +48,10 @@ class Shape:
     where: tuple[Condition, ...] = ()
     """The condition on the rows of each table; empty for no condition."""
 
+    def of_tables(self, tables: tuple[str, ...]) -> Shape:
+        """The same for the tables that have the places of these after a swap."""
+        return replace(self, tables=tables)
+
     def condition(self, versions: Versions, table: Table) -> RowCondition | None:
         """The condition on rows of a version of a table; None if all rows are sent."""
         return RowCondition.bind(self.where[self.tables.index(table.uuid)], versions, table) if self.where else None

@@ -15,6 +15,7 @@ from lakestore_server.changes.filter import bind_condition
 from lakestore_server.changes.start import first_view, start_position
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read.positions import parse_token, reached
+from lakestore_server.state import swaps
 from lakestore_server.state.view import TableState, View
 
 RANGES_MAX = 256
@@ -25,12 +26,16 @@ def change_ranges(engine: Engine, request: pb.ChangeRangesRequest) -> pb.ChangeR
     """The changes between two positions as ranges; `PositionExpired` if the log starts after the first position."""
     view, limit = _ends(engine, request)
     state = view.meant(request.table, request.table_uuid)
+    view.refuse_copy(state.table)
     if request.where:
         bind_condition(request.where, state.versions)
     start = start_position(engine, view, request.start or "earliest", (state.table.uuid,))
     if isinstance(start, SnapshotPosition):
         definitions = [state.table.to_json()]
         return pb.ChangeRangesAnswer(start=str(start), behind=0, definitions=definitions)
+    at = swaps.TablesAt.of(view, (state.table.uuid,), start.lsn)
+    state = at.view.by_uuid(at.tables[0])
+    limit = min(limit, at.until) if start.lsn <= at.until else limit  # the table in its place has the rest
     if start.lsn > limit:
         raise Invalid("the position is after the end of the ranges: ask for ranges from an earlier position")
     commits = _Commits(state, start.lsn, limit)

@@ -21,6 +21,7 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.read.leases import LeaseConflict, Leases
 from lakestore_server.read.plan import AGAIN_SECONDS, log_starts, usable_tier
 from lakestore_server.read.rows import DeadCache
+from lakestore_server.state import swaps
 from lakestore_server.state.view import TableState, View
 
 GRACE_SECONDS = LEASE_SECONDS_DEFAULT
@@ -113,10 +114,11 @@ def _needs(view: View, leases: Leases, position: SnapshotPosition, *, reads_lake
     lsn, tables = position.lsn, position.tables
     left = tables[tables.index(position.place.table) :]
     needs = _Needs({}, {}, {})
-    for uuid in tables:
-        state = view.by_uuid(uuid)
+    for name in tables:
+        state = swaps.state_at(view, view.present(name), lsn)
+        uuid = state.table.uuid
         needs.changes[uuid] = tuple(log.at_lsn(lsn).end for log in state.logs)
-        if uuid not in left or state.table.keyed:
+        if name not in left or state.table.keyed:
             # Live rows of a keyed table stay in the log while the log start does not pass the cut.
             continue
         if state.has_all_rows:
@@ -148,10 +150,15 @@ class SnapshotReader:
 
     def messages(self, options: StreamOptions, position: SnapshotPosition) -> Iterator[EncodedBatch]:
         """The live rows at the cut, from a place on, as inserts."""
-        tables = options.shape.tables
+        at = swaps.TablesAt.of(self._engine.view, options.shape.tables, position.lsn)
+        if at.tables != position.tables:
+            place = replace(position.place, table=at.tables[position.tables.index(position.place.table)])
+            position = replace(position, tables=at.tables, place=place)
+            options = replace(options, shape=options.shape.of_tables(at.tables))
+        tables = at.tables
         for uuid in tables[tables.index(position.place.table) :]:
             view = self._engine.view
-            state = view.by_uuid(uuid)
+            state = self._state(uuid)
             check_reach(view, state, position.lsn, options.subscription)
             here = replace(position, place=position.place if position.place.table == uuid else Place(uuid, 0, 0))
             if not state.has_all_rows:
@@ -174,17 +181,22 @@ class SnapshotReader:
                     yield step.batch
                 elif passed >= PROGRESS_ROWS and options.progress:
                     passed = 0
-                    state = self._engine.view.by_uuid(position.place.table)
+                    state = self._state(position.place.table)
                     yield progress(state.versions.at(position.lsn), position)
             if not steps:
                 place = position.place
-                if place.bucket + 1 == len(self._engine.view.by_uuid(place.table).logs):
+                if place.bucket + 1 == len(self._state(place.table).logs):
                     return
                 position = replace(position, place=Place(place.table, place.bucket + 1, 0))
 
+    def _state(self, uuid: str) -> TableState:
+        """A table that is read; another one may have its place meanwhile."""
+        view = self._engine.view
+        return swaps.kept_table(view, uuid) or view.by_uuid(uuid)
+
     def _steps(self, options: StreamOptions, position: SnapshotPosition) -> list[_Step]:
         place, lsn = position.place, position.lsn
-        state = self._engine.view.by_uuid(place.table)
+        state = self._state(place.table)
         log, table = state.logs[place.bucket], state.versions.at(lsn)
         dead = self._dead.dead_offsets(place.table, place.bucket, log, 0, log.at_lsn(lsn).end)
         steps: list[_Step] = []

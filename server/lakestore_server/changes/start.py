@@ -17,6 +17,7 @@ from lakestore_server.changes.sharing.positions import gone_since
 from lakestore_server.changes.subscriptions import check_current
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read.positions import check_once, check_place, lsn_at, lsn_by_time, parse_token, reached
+from lakestore_server.state import swaps
 from lakestore_server.state.view import TableState, View
 
 
@@ -86,7 +87,7 @@ def start_position(engine: Engine, view: View, start: str, tables: tuple[str, ..
     """The position that a start names for a stream of these tables. `PositionExpired` if the log starts after it,
     `NotFound` if it belongs to other tables."""
     states = [view.by_uuid(uuid) for uuid in tables]
-    token = _token(engine, view, start, states)
+    token = swaps.present_token(view, _token(engine, view, start, states))
     if isinstance(token, SharedPosition):
         raise Invalid("the position belongs to a shared subscription and can only acknowledge a batch")
     if token.lsn > view.lsn:
@@ -97,9 +98,9 @@ def start_position(engine: Engine, view: View, start: str, tables: tuple[str, ..
     if place and place.table not in tables:
         raise Invalid("the position names a table outside its own list")
     if place:
-        check_place(view, place)
+        check_place(view, place, token.lsn)
     for state in states:
-        check_reach(view, state, token.lsn)
+        check_reach(view, swaps.state_at(view, state, token.lsn), token.lsn)
     return replace(token, tables=tables)
 
 
@@ -126,7 +127,10 @@ def _shape(view: View, request: pb.ChangesRequest) -> Shape:
     uuids = request.table_uuids or [""] * len(request.tables)
     if len(uuids) != len(request.tables):
         raise Invalid(f"a change stream of {len(request.tables)} tables names {len(uuids)} uuids: name one for each")
-    tables = tuple(view.meant(name, uuid).table.uuid for name, uuid in zip(request.tables, uuids, strict=True))
+    states = [view.meant(name, uuid) for name, uuid in zip(request.tables, uuids, strict=True)]
+    for state in states:
+        view.refuse_copy(state.table)
+    tables = tuple(state.table.uuid for state in states)
     chosen = _chosen(view, tables, list(request.columns))
     where = tuple(bind_condition(request.where, view.tables[uuid].versions) for uuid in tables) if request.where else ()
     return Shape(tables, request.before_images, chosen, where)
@@ -147,7 +151,11 @@ def _end(engine: Engine, view: View, request: pb.ChangesRequest) -> int | None:
 def _token(engine: Engine, view: View, start: str, states: list[TableState]) -> Token:
     tables = tuple(state.table.uuid for state in states)
     if start == "earliest":
-        return LogPosition(engine.timeline, max(state.log_start_lsn for state in states), tables)
+        lsn = max(swaps.earliest(view, state) for state in states)
+        if lsn and any(not state.table.keyed and state.swapped_lsn == lsn for state in states):
+            # All rows of a log table are wanted, and those from before its swap are not its changes.
+            return snapshot_start(engine, view, tables)
+        return LogPosition(engine.timeline, lsn, tables)
     if start == "latest":
         return LogPosition(engine.timeline, view.lsn, tables)
     if start == "snapshot":
@@ -157,4 +165,5 @@ def _token(engine: Engine, view: View, start: str, states: list[TableState]) -> 
         return parse_token(start, engine)
     if time_us > view.clock_us:
         return LogPosition(engine.timeline, view.lsn, tables)
+    states = [swaps.state_at_time(view, state, time_us - 1) for state in states]
     return LogPosition(engine.timeline, lsn_by_time(view, states, time_us, before=True), tables)

@@ -17,7 +17,7 @@ from lakestore.errors import Invalid, PositionExpired
 from lakestore.model.token import LogPosition, SnapshotPosition, StreamPosition
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batch_cache import BatchCache, EncodedBatch, StreamRun
-from lakestore_server.changes.batches import progress, run
+from lakestore_server.changes.batches import Shape, progress, run
 from lakestore_server.changes.sharing import positions
 from lakestore_server.changes.sharing.stream import MemberStream
 from lakestore_server.changes.snapshot import SnapshotLease, SnapshotReader, lease_needs
@@ -28,6 +28,7 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Clock
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.rows import DeadCache
+from lakestore_server.state import swaps
 from lakestore_server.state.view import View
 
 POLL_SECONDS = 1.0
@@ -131,7 +132,8 @@ class Feed:
                 lease_needs(lease, self._engine, self._leases, position, reads_lake=options.reads_lake)
             except PositionExpired:
                 view = self._engine.view
-                passed = any(view.by_uuid(uuid).log_start_lsn > position.lsn for uuid in options.shape.tables)
+                at = swaps.TablesAt.of(view, options.shape.tables, position.lsn)
+                passed = any(at.view.by_uuid(uuid).log_start_lsn > position.lsn for uuid in at.tables)
                 if options.start != "snapshot" or options.subscription or not passed:
                     raise
                 position = snapshot_start(self._engine, view, options.shape.tables)
@@ -186,8 +188,26 @@ class Feed:
     def _follow(
         self, options: StreamOptions, position: StreamPosition, listener: Listener, lease: SnapshotLease
     ) -> Iterator[EncodedBatch | Pause]:
-        lsn, tables = position.lsn, options.shape.tables
         told = ProgressClock(position, self._clock)
+        lsn = position.lsn
+        while True:
+            lsn = yield from self._follow_tables(options, lsn, listener, lease, told)
+            present = swaps.present_tables(self._engine.view, options.shape.tables)
+            if present == options.shape.tables or lsn == options.until or not listener.is_active():
+                break
+            options = replace(options, shape=options.shape.of_tables(present))
+        if not listener.is_active():
+            return
+        lease.is_over()
+        if options.progress and told.is_owed(lsn):
+            yield self._progress(options, lsn)
+
+    def _follow_tables(
+        self, options: StreamOptions, lsn: int, listener: Listener, lease: SnapshotLease, told: ProgressClock
+    ) -> Generator[EncodedBatch | Pause, None, int]:
+        """Send changes until the end of the stream, until the listener is gone, or until the stream has passed the swap
+        of one of its tables; returns the LSN that it has reached."""
+        tables = options.shape.tables
         # Commits of other tables may reach the end of the stream.
         keys = [*tables, *filter(None, [options.subscription, EVERY if options.until is not None else ""])]
         with self._engine.wakeups.heard(keys) as bell:
@@ -197,10 +217,15 @@ class Feed:
                 bell.clear()
                 view = options.checked(self._engine.serving())
                 if not listener.is_active():
-                    return
-                limit = view.lsn if options.until is None else min(view.lsn, options.until)
-                if _changed(view, tables, lsn, limit, options.subscription):
-                    found = self._run(view, options, lsn, limit)
+                    return lsn
+                head = view.lsn if options.until is None else min(view.lsn, options.until)
+                at = swaps.TablesAt.of(view, tables, lsn)
+                is_swapped = swaps.present_tables(view, tables) != tables
+                if is_swapped and lsn >= at.until:
+                    return lsn
+                limit = min(at.until, head)
+                if _changed(at.view, at.tables, lsn, limit, options.subscription):
+                    found = self._run(at.view, options.shape.of_tables(at.tables), lsn, limit)
                     for batch in found.messages:
                         yield options.sent(batch)
                     lsn = found.upto
@@ -211,23 +236,23 @@ class Feed:
                     lease.is_at(lsn)
                     if lsn == options.until:
                         break
+                    if lsn < head or is_swapped:
+                        continue  # the table in its place has the rest
                     yield Pause(bell, told.timeout(poll))
                     due = told.behind and not bell.is_set()
                 if due and options.progress:
                     yield self._progress(options, lsn)
                     told.upto(lsn, sent=True)
-        lease.is_over()
-        if options.progress and told.is_owed(lsn):
-            yield self._progress(options, lsn)
+        return lsn
 
     def _progress(self, options: StreamOptions, lsn: int) -> EncodedBatch:
         tables = options.shape.tables
-        version = self._engine.view.by_uuid(tables[0]).versions.at(lsn)
+        version = self._engine.view.present(tables[0]).versions.at(lsn)
         return options.sent(progress(version, LogPosition(self._engine.timeline, lsn, tables)))
 
-    def _run(self, view: View, options: StreamOptions, lsn: int, limit: int) -> StreamRun:
-        made = partial(run, view, options.shape, LogPosition(self._engine.timeline, lsn), limit, self._engine.limits)
-        return self._cache.shared_run(options.shape, lsn, limit, made)
+    def _run(self, view: View, shape: Shape, lsn: int, limit: int) -> StreamRun:
+        made = partial(run, view, shape, LogPosition(self._engine.timeline, lsn), limit, self._engine.limits)
+        return self._cache.shared_run(shape, lsn, limit, made)
 
 
 def _changed(view: View, tables: tuple[str, ...], lsn: int, limit: int, subscription: str) -> bool:

@@ -25,6 +25,7 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import AHEAD_US_MIN, Clock
 from lakestore_server.host.quota import share_of
 from lakestore_server.read.positions import check_place, parse_token
+from lakestore_server.state import swaps
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
 from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
@@ -116,7 +117,7 @@ class Subscriptions:
 
     def ack(self, request: pb.AckRequest) -> pb.AckAnswer:
         """Move a position, durably. A position at or before the present one changes nothing."""
-        token = parse_token(request.token, self._engine)
+        token = swaps.present_token(self._engine.view, parse_token(request.token, self._engine))
         if request.member:
             self.shared.ack(request, token)
             return pb.AckAnswer()
@@ -224,6 +225,7 @@ def _held(view: View, request: pb.AckRequest) -> Subscription:
 
 def _acked(held: Subscription, token: Token, view: View) -> Subscription:
     place = place_of(token)
+    token = swaps.present_token(view, token)
     if token.tables != held.tables or (place and place.table not in held.tables):
         raise Invalid(f"the position does not belong to subscription {held.name!r}: acknowledge one of its batches")
     if token.lsn > view.lsn:
@@ -231,7 +233,7 @@ def _acked(held: Subscription, token: Token, view: View) -> Subscription:
     for uuid in held.tables:
         view.by_uuid(uuid)
     if place:
-        check_place(view, place)
+        check_place(view, place, token.lsn)
     return held.at(token, held.acked_us)
 
 

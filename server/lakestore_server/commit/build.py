@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Internal, LakestoreError
@@ -25,7 +26,7 @@ from lakestore_server.commit.merge.kept_columns import refusal
 from lakestore_server.commit.request import IndexEntries, Request, TableChange
 from lakestore_server.files.journal import encode
 from lakestore_server.host.yield_points import yield_point
-from lakestore_server.index.collisions import Entries, FoundKeys
+from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, resolved
 from lakestore_server.index.entry import live
 from lakestore_server.index.key_index import Index
 from lakestore_server.state.chunk import DELETE
@@ -134,6 +135,17 @@ def _replace(table: TableDraft, changes: Sequence[TableChange], index: Index) ->
         part = slice(at, at + len(change.keys))
         at = part.stop
         _replace_by(table, change, found.part(part), _part(assigned, part))
+
+
+def store_as_is(table: TableDraft, change: TableChange, deletes: npt.NDArray[np.bool_], index: Index) -> None:
+    """Store rows as they are, whatever the merge engine: another table has them already, in another layout."""
+    if not table.table.keyed:
+        _append(table, change)
+        return
+    query = KeyQuery(change.keys, lambda: [change.batch.column(name) for name in table.table.primary_key])
+    found = resolved(table.state, query, index.find, deletes)
+    assigned = assign(found.keys, deletes, change.buckets, live(found.values), table.next)
+    _replace_by(table, change, found, assigned)
 
 
 def _part(assigned: RowOutcomes, rows: slice) -> RowOutcomes:

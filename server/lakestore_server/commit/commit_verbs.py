@@ -199,7 +199,7 @@ class CommitVerbs:
             uploaded = held.enter_context(closing(engine.parts.rows(list(heads.values()))))
         for state, change in zip(states, request.changes, strict=True):
             if change.part:
-                engine.parts.check_named(change, state.table.uuid, heads[change.part])
+                engine.parts.check_named(change, state.table, heads[change.part])
         changes = []
         for number, (state, change) in enumerate(zip(states, request.changes, strict=True)):
             sent, rows = change, None if change.part else message.rows_of(number)

@@ -146,6 +146,7 @@ class DurableState:
                 *record.drop,
                 *(each.table for each in record.shelve),
                 *(each.table for each in record.truncate),
+                *(each.source for each in record.swap),
                 *(change.name for change in record.subscriptions),
             ]
         )

@@ -26,6 +26,7 @@ from typing import TypeVar
 
 from lakestore.errors import Conflict, Corrupt, Exhausted, Invalid, NotFound, Unavailable
 from lakestore.limits import Limits
+from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files import part_file
 from lakestore_server.files.part_file import PartFiles, PartHead
@@ -332,10 +333,10 @@ class PartStore:
         if done:
             raise _committed_before(min(done))
 
-    def check_named(self, named: pb.Change, table_uuid: str, head: PartHead) -> None:
+    def check_named(self, named: pb.Change, table: Table, head: PartHead) -> None:
         """Raise the reason why a part does not match the change that names it."""
         shown = _shown(head.id)
-        if head.table_uuid != table_uuid:
+        if head.table_uuid not in (table.uuid, *table.former):
             raise NotFound(
                 f"part {shown} is of a table {head.table!r} that was dropped, or of another table than"
                 f" {named.table!r}: upload its rows again"

@@ -462,17 +462,32 @@ def renewed(request: Request, view: View, limits: Limits = DEFAULT) -> Request:
     """The request in the current versions: its tables may have been altered while it waited."""
     if request.refusal is not None:
         raise request.refusal
-    currents = [view.by_uuid(change.table.uuid).table for change in request.changes]
+    currents = [view.present(change.table.uuid).table for change in request.changes]
+    if view.rescales:
+        for table in currents:
+            view.refuse_copy(table)
     if all(change.table is current for change, current in zip(request.changes, currents, strict=True)):
         return request
-    return replace(
-        request, changes=tuple(map(lambda each, table: _renewed(each, table, limits), request.changes, currents))
-    )
+    moved = [
+        change if change.table.uuid == table.uuid else _rescaled(change, table, request.producer)
+        for change, table in zip(request.changes, currents, strict=True)
+    ]
+    return replace(request, changes=tuple(map(lambda each, table: _renewed(each, table, limits), moved, currents)))
+
+
+def _rescaled(change: TableChange, table: Table, producer: str) -> TableChange:
+    """The change for the table that replaced its own by a rescale while it waited, in the version of the change."""
+    before = replace(change.table, uuid=table.uuid, number=table.number, buckets=table.buckets)
+    buckets = _buckets(before, change.batch, producer)
+    order = np.argsort(buckets, kind="stable")
+    coded = index_keys(before, change.batch, WIDEST.key_bytes) if before.keyed else NO_KEYS
+    moved = replace(change, table=before, keys=coded).taken(order)
+    return replace(moved, buckets=buckets[order])
 
 
 def _renewed(change: TableChange, table: Table, limits: Limits = DEFAULT) -> TableChange:
     if table.keyed and change.table.number != table.number:  # the table was truncated
-        change = replace(change, keys=_index_keys(change.table, change.batch, WIDEST.key_bytes, table.number))
+        change = replace(change, keys=index_keys(change.table, change.batch, WIDEST.key_bytes, table.number))
     _check_deletes(table, delete=change.delete)
     if change.table.schema_id == table.schema_id:
         return replace(change, table=table)
@@ -505,23 +520,24 @@ def _routed(
         order = np.argsort(buckets.astype(np.uint16), kind="stable")  # numpy sorts so few bits by counting
         buckets, batch, marks = buckets[order], batch.take(pa.array(order)), marks.taken(order)
         message = None
-    index_keys: IndexKeys = NO_KEYS
+    coded: IndexKeys = NO_KEYS
     # A stored key may be longer than a limit that was lowered since; it can still be deleted.
     bytes_max = WIDEST.key_bytes if kind == "DELETE" else limits.key_bytes
     yield_point()
     if table.keyed:
         try:
-            index_keys = _index_keys(table, batch, bytes_max)
+            coded = index_keys(table, batch, bytes_max)
         except Invalid:
-            _index_keys(table, sent, bytes_max)  # this names the row as it was sent
+            index_keys(table, sent, bytes_max)  # this names the row as it was sent
             raise
     if batch.schema.names != table.storage_schema.names:
         message = None
     stored, delete, insert = _stored(table, batch), kind == "DELETE", kind == "INSERT"
-    return TableChange(table, stored, buckets, index_keys, delete, given, insert, marks, message=message)
+    return TableChange(table, stored, buckets, coded, delete, given, insert, marks, message=message)
 
 
-def _index_keys(table: Table, batch: pa.RecordBatch, bytes_max: int, number: int | None = None) -> IndexKeys:
+def index_keys(table: Table, batch: pa.RecordBatch, bytes_max: int, number: int | None = None) -> IndexKeys:
+    """The keys of rows in the form of the index; `Invalid` for one that is too long."""
     columns = [batch.column(name) for name in table.primary_key]
     try:
         return encoded(columns, table_prefix(table.number if number is None else number), bytes_max)

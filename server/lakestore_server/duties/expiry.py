@@ -196,7 +196,9 @@ class Expiry:
             now = self._engine.time.read()
             if not (now.may_delete and self._engine.is_leading):
                 return
-            tables = [state for state in self._engine.view.tables.values() if state.table.ttl]
+            view = self._engine.view
+            # Rows of a copy expire in its source, whose deletes the copy follows.
+            tables = [state for uuid, state in view.tables.items() if state.table.ttl and not view.is_copy(uuid)]
             self._forget({state.table.uuid for state in tables})
             for state in tables:
                 if not self._tried(state, now.time_us):

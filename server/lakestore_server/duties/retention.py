@@ -36,6 +36,7 @@ _SAID = {
     "lake": "what is not in the lake yet",
     "restore": "a lake that is ahead of this restored server",
     "clock": "a clock in doubt",
+    "rescale": "a copy with another number of buckets",
 }
 
 
@@ -44,7 +45,8 @@ class LogHold:
     """A reader or duty that needs a table's log."""
 
     by: str
-    """lake, restore (the lake continued under another timeline), lease, restart, clock, or `subscription NAME`."""
+    """lake, restore (the lake continued under another timeline), lease, restart, clock, rescale, or
+    `subscription NAME`."""
     lsn: int
     """The log start may not pass this commit."""
 
@@ -157,7 +159,9 @@ class Retention:
                     self._producers.forget_idle(now.time_us)
             view = self._engine.view
             self._decisions = {
-                uuid: self._decided(view, state, now) for uuid, state in view.tables.items() if state.table.retention
+                uuid: self._decided(view, state, now)
+                for uuid, state in view.tables.items()
+                if state.table.retention and not view.is_copy(uuid)
             }
             self._say(view)
             moving = [uuid for uuid, found in self._decisions.items() if found.lsn > view.tables[uuid].log_start_lsn]
@@ -178,6 +182,9 @@ class Retention:
         holds += [
             LogHold(f"subscription {s.name}", needed(s, state)) for s in view.subscriptions.values() if uuid in s.tables
         ]
+        if (held := view.rescales.get(uuid)) is not None:
+            needed_from = [max(*each) for each in zip(held.done, held.ends, strict=True)]
+            holds.append(LogHold("rescale", reaching(state, needed_from)))
         if uuid in self._engine.lake_ahead:
             holds.append(LogHold("restore", state.log_start_lsn))
         if self._leases.in_grace:

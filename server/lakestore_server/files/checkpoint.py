@@ -65,6 +65,7 @@ from lakestore_server.state.commit_record import (
 from lakestore_server.state.commit_record import Place as JournalPlace
 from lakestore_server.state.producers import FrozenProducers, ProducerState, is_drawn
 from lakestore_server.state.registers import Register
+from lakestore_server.state.rescale import FormerTable, Rescale, RescaleChange, RescaleEnd
 from lakestore_server.state.state import FrozenState, Origin, State
 from lakestore_server.state.subscription import Mark, Refusal, Subscription
 from lakestore_server.state.view import DroppedTable, TableState, Versions, View, log_of
@@ -150,6 +151,23 @@ def registers_of(data: Sequence[Any]) -> RegisterChange:
     if len(data) == 2:
         return RegistersOpen(names, *versions.checked_entry(data[1], 2, what))
     return RegistersMove(names, tuple(data[1]), data[2])
+
+
+def rescale_list(change: RescaleChange) -> list[Any]:
+    """The stored form of a rescale, or of the end of one. The length tells the two apart."""
+    if isinstance(change, RescaleEnd):
+        return [change.source]
+    return [change.source, change.copy, list(change.ends), list(change.done)]
+
+
+def rescale_of(data: Sequence[Any]) -> RescaleChange:
+    """Decodes `rescale_list`."""
+    return RescaleEnd(data[0]) if len(data) == 1 else _rescale_of(data)
+
+
+def _rescale_of(data: Sequence[Any]) -> Rescale:
+    source, copy, ends, done = versions.checked_entry(data, 4, "a rescale")
+    return Rescale(source, copy, tuple(ends), tuple(done))
 
 
 def producer_change_list(change: ProducerChange) -> list[Any]:
@@ -291,6 +309,7 @@ class TableEntry:
     bases: tuple[Position, ...]
     """The position of each bucket's log start."""
     truncated_lsn: int = 0
+    former: tuple[FormerTable, ...] = ()
 
     @property
     def table(self) -> Table:
@@ -340,6 +359,7 @@ class Checkpoint:
     parts: tuple[str, ...] = ()
     """Committed parts whose files in the warehouse may still be there."""
     sql_views: Mapping[tuple[str, str], SqlView] = field(default_factory=dict)
+    rescales: tuple[Rescale, ...] = ()
 
     @property
     def entries(self) -> tuple[TableEntry, ...]:
@@ -377,6 +397,7 @@ class Checkpoint:
             frozen.place,
             tuple(parts),
             view.sql_views,
+            tuple(view.rescales.values()),
         )
 
     def segment_names(self) -> dict[str, set[str]]:
@@ -415,6 +436,7 @@ class Checkpoint:
             self.marks,
             dropped,
             self.sql_views,
+            {each.source: each for each in self.rescales},
         )
         beside = self.tierer.holder, self.idempotency, self.registers
         return State.of(FrozenState(view, self.restored, self.next_number, self.producers, *beside), limits)
@@ -429,7 +451,7 @@ def _entry(state: TableState, cut: Mapping[tuple[str, int], Sequence[Chunk]]) ->
         buckets.append(tuple(SegmentFile(each.path.name, each.own_size, each.part.at) for each in named))
     tiers, bases = tuple(state.tiers.values()), tuple(held.base for held in state.logs)
     about = state.versions, state.created_lsn, state.created_us
-    return TableEntry(*about, tiers, tuple(buckets), bases, state.truncated_lsn)
+    return TableEntry(*about, tiers, tuple(buckets), bases, state.truncated_lsn, state.former)
 
 
 def _extents(view: View, cut: Mapping[tuple[str, int], Sequence[Chunk]]) -> dict[str, int]:
@@ -447,7 +469,7 @@ def _table_state(entry: TableEntry, opener: SegmentFiles) -> TableState:
     opened = ([opener.segment(entry.table, stored, file) for file in files] for files in entry.buckets)
     logs = (log_of(entry.table, segments, base) for segments, base in zip(opened, entry.bases, strict=True))
     tiers = {record.snapshot_id: record for record in entry.tiers}
-    about = entry.created_lsn, entry.created_us, entry.truncated_lsn
+    about = entry.created_lsn, entry.created_us, entry.truncated_lsn, entry.former
     return TableState(entry.versions, tuple(logs), tiers, *about)
 
 
@@ -495,6 +517,7 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         **({"place": checkpoint.place} if checkpoint.place else {}),
         **({"parts": list(checkpoint.parts)} if checkpoint.parts else {}),
         **({"sql_views": [[*key, *_view_list(view)] for key, view in views.items()]} if views else {}),
+        **({"rescales": [rescale_list(each) for each in checkpoint.rescales]} if checkpoint.rescales else {}),
     }
 
 
@@ -543,6 +566,7 @@ def _table_data(entry: TableEntry) -> dict[str, Any]:
         "buckets": [[_file_list(file) for file in files] for files in entry.buckets],
         "bases": [[at.end, at.live_sum, at.live_rows, at.time_us, at.lsn] for at in entry.bases],
         **({"truncated_lsn": entry.truncated_lsn} if entry.truncated_lsn else {}),
+        **({"former": [[each.uuid, each.lsn, each.time_us] for each in entry.former]} if entry.former else {}),
     }
 
 
@@ -554,11 +578,11 @@ def _file_list(file: SegmentFile) -> list[Any]:
     return [file.name, file.size] if file.at is None else [file.name, file.size, file.at]
 
 
-_ENTRY_KEYS = ("table", "versions", "created_lsn", "created_us", "tiers", "buckets", "bases", "truncated_lsn")
+_ENTRY_KEYS = ("table", "versions", "created_lsn", "created_us", "tiers", "buckets", "bases", "truncated_lsn", "former")
 _KEYS = (
     *("timeline", "restored", "lsn", "time_us", "next_number", "producers", "forgotten", "tierer", "idempotency"),
     *("namespaces", "pointers", "subscriptions", "tables", "clock_marks", "registers", "extents", "runs_lsn", "runs"),
-    *("dropped", "place", "parts", "sql_views", "index"),  # release 0.3.0 wrote `index`
+    *("dropped", "place", "parts", "sql_views", "rescales", "index"),  # release 0.3.0 wrote `index`
 )
 
 
@@ -578,6 +602,7 @@ def _entry_of(data: dict[str, Any]) -> TableEntry:
         buckets,
         tuple(Position(*base) for base in versions.checked_entries(data["bases"], 5, "the log start of a bucket")),
         data.get("truncated_lsn", 0),
+        tuple(FormerTable(*each) for each in versions.checked_entries(data.get("former", ()), 3, "a former table")),
     )
 
 
@@ -626,6 +651,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         data.get("place", BEGINNING),
         tuple(data.get("parts", ())),
         {(ns, name): _view_of(view) for ns, name, *view in data.get("sql_views", ())},
+        tuple(map(_rescale_of, data.get("rescales", ()))),
     )
 
 

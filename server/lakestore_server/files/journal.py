@@ -7,8 +7,9 @@
 - Meta: t (time in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows, schema
   version]], producers, create, alter, drop, catalog, tierer, starts, subscriptions, slots [[part, row, slot, link]],
   registers [[names, [epoch, owner]] | [names, values, mark] | [names]], parts (ids), rename [[table, name]],
-  truncate [[table, number]], shelve [[table, until in µs]], undrop [[table, name]].
-- Version 4 added the last four. In version 2 (release 0.2) `unsynced` is 0. Zeros may fill a file's last block.
+  truncate [[table, number]], shelve [[table, until in µs]], undrop [[table, name]], rescale [[source, copy,
+  ends, offsets] | [source]], swap [[source, copy, until in µs]].
+- Version 4 added the last six. In version 2 (release 0.2) `unsynced` is 0. Zeros may fill a file's last block.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from lakestore_server.state.commit_record import (
     Undrop,
     plain,
 )
+from lakestore_server.state.rescale import Swap
 from lakestore_server.state.subscription import MovedMark, SubscriptionDrop, SubscriptionMove
 
 MAGIC = 0x4C534A31
@@ -114,6 +116,8 @@ def _sections(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
         "truncate": [[each.table, each.number] for each in record.truncate],
         "shelve": [[each.table, each.until_us] for each in record.shelve],
         "undrop": [[each.table, each.name] for each in record.undrop],
+        "rescale": [checkpoint.rescale_list(each) for each in record.rescale],
+        "swap": [[each.source, each.copy, each.until_us] for each in record.swap],
     }
 
 
@@ -224,7 +228,17 @@ def raw_of(lsn: int, record: Sequence[Buffer]) -> RawFrame:
     return RawFrame(lsn, head, body)
 
 
-_LENGTHS = {"rows": _HEAD_ENTRIES, "slots": 4, "starts": 2, "rename": 2, "truncate": 2, "shelve": 2, "undrop": 2}
+_LENGTHS = {
+    "rows": _HEAD_ENTRIES,
+    "slots": 4,
+    "starts": 2,
+    "rename": 2,
+    "truncate": 2,
+    "shelve": 2,
+    "undrop": 2,
+    "rescale": 4,
+    "swap": 3,
+}
 """Entries of a list in these sections. The decoders of other sections check theirs."""
 
 
@@ -265,6 +279,8 @@ def decode(raw: RawFrame, schemas: Schemas) -> CommitRecord:
         [Truncation(*data) for data in meta.get("truncate", [])],
         [Shelving(*data) for data in meta.get("shelve", [])],
         [Undrop(*data) for data in meta.get("undrop", [])],
+        list(map(checkpoint.rescale_of, meta.get("rescale", []))),
+        [Swap(*data) for data in meta.get("swap", [])],
     )
 
 

@@ -21,6 +21,7 @@ from lakestore_server.catalog.catalog import Catalog, TableUpkeep, TierProblem
 from lakestore_server.commit.engine import CommitLoop, Engine
 from lakestore_server.duties.checkpoint_upload import CheckpointUpload
 from lakestore_server.duties.expiry import Expiry, Figures
+from lakestore_server.duties.rescales import RescaleDuty, RescaleFigures
 from lakestore_server.duties.retention import Decision, Retention
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.files.segment import Segment
@@ -149,6 +150,8 @@ class ServedTable:
     readable_token: str
     tier_problem: TierProblem | None
     """None if the last round succeeded or no tierer has reported the table."""
+    rescale: RescaleFigures | None = None
+    """None for a table that is not being rescaled."""
     lake: LakeFigures | None = None
     """None before the first look at the lake, and for a table without one."""
     upkeep: TableUpkeep | None = None
@@ -168,10 +171,21 @@ class ServedTable:
             "reads_from_why": self.readable_from.why,
         }
         lake = {f"lake_{name}": figure for name, figure in asdict(self.lake).items()} if self.lake else {}
+        rescale = {"rescale": asdict(self.rescale)} if self.rescale else {}
         table = {each.name: getattr(self.table, each.name) for each in fields(TableStatus)}  # flat: no copies
         upkeep = {} if self.upkeep is None else asdict(self.upkeep)
         upkeep = {"upkeep": upkeep["debts"], "upkeep_slowed": upkeep["slowed"]} if upkeep else {}
-        return {**table, **held, **expiring, **reads, **lake, "lake_ahead": self.lake_ahead, **tiering, **upkeep}
+        return {
+            **table,
+            **held,
+            **expiring,
+            **reads,
+            **lake,
+            "lake_ahead": self.lake_ahead,
+            **tiering,
+            **upkeep,
+            **rescale,
+        }
 
 
 class KnownTables:
@@ -430,6 +444,7 @@ class StatusReader:
         about: Mapping[str, str],
         retention: Retention,
         expiry: Expiry,
+        rescales: RescaleDuty,
         clock: Clock,
         catalog: Catalog,
         reports: Reports,
@@ -439,6 +454,7 @@ class StatusReader:
         self._reports, self._presented, self._leases = reports, presented, leases
         self._engine, self._upkeep, self._about, self._clock = engine, upkeep, about, clock
         self._retention, self._expiry, self._catalog = retention, expiry, catalog
+        self._rescales = rescales
         self._began = clock.monotonic()
         self._known = KnownTables()
         self.lakes = Lakes(catalog)
@@ -510,6 +526,7 @@ class StatusReader:
             table=status,
             decision=self._retention.decision(uuid),
             expiry=self._expiry.figures(state),
+            rescale=self._rescales.figures(view, uuid),
             lake_ahead=self._engine.lake_ahead.get(uuid, ""),
             tier_problem=self._catalog.tier_problem(uuid),
             lake=self.lakes.figures_of(uuid),

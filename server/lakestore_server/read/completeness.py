@@ -15,6 +15,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Clock
 from lakestore_server.read.positions import AT_WAIT_SECONDS, reached
+from lakestore_server.state import swaps
 from lakestore_server.state.view import TableState, View
 
 LOOK_SECONDS = 0.25
@@ -77,7 +78,7 @@ class Completeness:
             lack
             for name in names
             for lack in (
-                *([] if is_head else _behind_commits(view, view.named(name), lsn, wanted_us)),
+                *([] if is_head else _behind(view, view.named(name), lsn, wanted_us)),
                 *self._behind_feeds(name, lsn, wanted_us, is_head=is_head),
             )
         ]
@@ -93,6 +94,15 @@ class Completeness:
             elif through_us < wanted_us:
                 advice = "wait for it, or ask for less" if is_head else "read the head, or ask for less"
                 yield Lack(name, through_us, f"its feed {feed!r} has come no further: {advice}", is_head)
+
+
+def _behind(view: View, state: TableState, lsn: int, wanted_us: int) -> Iterator[Lack]:
+    """The commits that a past cut lacks, also commits of a table that was replaced since."""
+    while lsn < state.swapped_lsn:
+        before = swaps.state_at(view, state, lsn)
+        yield from _behind_commits(view, before, lsn, wanted_us)
+        lsn = next(each.lsn for each in state.former if lsn < each.lsn)
+    yield from _behind_commits(view, state, lsn, wanted_us)
 
 
 def _behind_commits(view: View, state: TableState, lsn: int, wanted_us: int) -> Iterator[Lack]:

@@ -32,6 +32,7 @@ from lakestore_server.read import rows as reads
 from lakestore_server.read.completeness import Completeness
 from lakestore_server.read.lookup_prefix import GROUP_KEYS_MAX, PAGE_KEYS, PREFIX_KEYS_MIN, PREFIXES_MAX, Leading
 from lakestore_server.read.positions import lsn_at, parse_token, reached
+from lakestore_server.state import swaps
 from lakestore_server.state.bucket_log import FetchedRows, Pick, fetched, in_order
 from lakestore_server.state.chunk import CHANGE
 from lakestore_server.state.view import TableState, View, stored_schema
@@ -314,14 +315,15 @@ class LookupKeys:
 class _RequestedKeys:
     """A request, and its keys conformed to the table's present version."""
 
-    def __init__(self, request: pb.LookupRequest, batch: pa.RecordBatch, limits: Limits) -> None:
-        self.request, self.batch, self._limits = request, batch, limits
+    def __init__(self, request: pb.LookupRequest, batch: pa.RecordBatch, limits: Limits, uuid: str) -> None:
+        """`uuid` is the table's if it must be checked; empty for a table of the past, which may have another one."""
+        self.request, self.batch, self._limits, self._uuid = request, batch, limits, uuid
         self._table: Table | None = None
         self._keys: LookupKeys | None = None
 
     def keys(self, state: TableState) -> LookupKeys:
         if self._keys is None or self._table is not state.table:
-            meant = state.meant(self.request.table_uuid)
+            meant = state.meant(self._uuid)
             self._table, self._keys = (
                 state.table,
                 LookupKeys.from_request(meant, self.request, self.batch, self._limits),
@@ -357,8 +359,9 @@ class Lookups:
         cut = lsn_at(engine, request.at, [request.table]) if request.at else None
         if cut is not None:
             reached(engine, cut)
-        asking = _RequestedKeys(request, wanted, engine.limits)
-        is_whole = asking.keys(engine.view.named(request.table)).is_whole
+        state = engine.view.meant(request.table, request.table_uuid)
+        asking = _RequestedKeys(request, wanted, engine.limits, request.table_uuid if cut is None else "")
+        is_whole = asking.keys(state if cut is None else swaps.state_at(engine.view, state, cut)).is_whole
         return (self._whole if is_whole else self._leading)(asking, cut)
 
     def _whole(self, asking: _RequestedKeys, cut: int | None) -> pb.RowBatch:
@@ -366,8 +369,10 @@ class Lookups:
             columns = asking.keys(state).columns
             return KeyQuery(encoded(columns, table_prefix(state.table.number)), lambda: columns)
 
-        view, offsets = plan.of_keys(self._engine, asking.request.table, encode)
+        view, offsets = plan.of_keys(self._engine, asking.request.table, encode, cut=cut)
         state = view.named(asking.request.table)
+        if cut is not None:
+            state = swaps.state_at(view, state, cut)
         wanted = asking.keys(state)
         if cut is not None:
             check_created(state, cut)
@@ -399,8 +404,8 @@ class Lookups:
             wanted = asking.keys(state)
             return Leading.from_columns(state, wanted.columns, wanted.buckets(state.table), request.after, prefixes)
 
-        live = plan.of_ranges(self._engine, request.table, ask, keys_most)
-        state = live.view.named(request.table)
+        live = plan.of_ranges(self._engine, request.table, ask, keys_most, cut)
+        state = swaps.state_at(live.view, live.view.named(request.table), cut)
         if cut is not None:
             check_created(state, cut)
             readable_from.check_readable(live.view, [state], cut)

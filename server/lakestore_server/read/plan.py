@@ -30,8 +30,9 @@ from lakestore_server.read.leases import LeaseConflict, Leases
 from lakestore_server.read.parsed_conditions import PARSED
 from lakestore_server.read.piece_ranges import PiecePruning, PieceRanges
 from lakestore_server.read.positions import check_once, lsn_at, reached
+from lakestore_server.state import swaps
 from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.catalog_change import TierRecord
+from lakestore_server.state.catalog_change import DROPPED, TierRecord
 from lakestore_server.state.chunk import PREV, StoredBatch
 from lakestore_server.state.view import TableState, View
 
@@ -60,13 +61,15 @@ class LiveRanges(Generic[Question]):
 
 
 def of_keys(
-    engine: Engine, name: str, encode: Callable[[TableState], KeyQuery], *, uuid: str = ""
+    engine: Engine, name: str, encode: Callable[[TableState], KeyQuery], *, uuid: str = "", cut: int | None = None
 ) -> tuple[View, npt.NDArray[np.int64]]:
     """(view, live offset of each key) at one moment; `Unavailable` if the table changes during every attempt. A uuid
-    selects its table whatever the present name; `NotFound` if it was dropped."""
+    selects its table whatever the present name; `NotFound` if it was dropped. With `cut`, the table is the one that had
+    the name then."""
 
     def held(view: View) -> TableState:
-        return view.by_uuid(uuid) if uuid else view.named(name)
+        state = view.by_uuid(uuid) if uuid else view.named(name)
+        return state if cut is None else swaps.state_at(view, state, cut)
 
     index, moved_on = engine.index, _moved_on(name)
     probe: Probe | None = None
@@ -90,18 +93,20 @@ def of_keys(
     raise moved_on
 
 
-def of_ranges(engine: Engine, name: str, ask: Callable[[TableState], Question], most: int) -> LiveRanges[Question]:
-    """The first live keys of each range, `most` altogether; `Unavailable` like `of_keys`."""
+def of_ranges(
+    engine: Engine, name: str, ask: Callable[[TableState], Question], most: int, cut: int | None = None
+) -> LiveRanges[Question]:
+    """The first live keys of each range, `most` altogether; `Unavailable` and `cut` as in `of_keys`."""
     index, moved_on = engine.index, _moved_on(name)
     for _ in range(RETRIES):
-        state = engine.view.named(name)
+        state = swaps.state_at(engine.view, engine.view.named(name), cut)
         question = ask(state)
         index.arrange(table_prefix(state.table.number))
         try:
             with index.lock:
                 view = engine.view
                 reading = index.begin_ranges(question.bounds, most)
-            if not _is_another(view.named(name), state):
+            if not _is_another(swaps.state_at(view, view.named(name), cut), state):
                 return LiveRanges(view, question, index.finish_ranges(reading))
         except Unavailable as error:
             moved_on = error
@@ -266,7 +271,7 @@ class Plans:
         view."""
         view = reached(self._engine, lsn)
         while True:
-            states = [self._before(view.named(name), lsn) for name in request.tables]
+            states = [self._before(swaps.state_at(view, view.named(name), lsn), lsn) for name in request.tables]
             for state in states:
                 if state.created_lsn > lsn:
                     raise Invalid(f"table {state.table.name} did not exist at this position")
@@ -279,9 +284,9 @@ class Plans:
             starts = {state.table.uuid: log_starts(state, tier, lsn) for state, tier in named}
             if not request.lease_seconds:
                 return _LeasedCut(view, states, tiers, "")
-            metadata = {state.table.uuid: _metadata_of(view, state) for state, tier in named if tier is not None}
+            metadata = {state.table.uuid: metadata_of(view, state) for state, tier in named if tier is not None}
             try:
-                before = [state for state in states if view.by_uuid(state.table.uuid) is not state]
+                before = [state for state in states if swaps.kept_table(view, state.table.uuid) is not state]
                 lease = self._leases.grant(
                     snapshots,
                     request.lease_seconds,
@@ -295,7 +300,7 @@ class Plans:
                 continue
             # A file is removed some commits after the pointer left it: a file that is still named is held from here on.
             now = self._engine.view
-            if all(metadata.get(state.table.uuid) in (None, _metadata_of(now, state)) for state in states):
+            if all(metadata.get(state.table.uuid) in (None, metadata_of(now, state)) for state in states):
                 return _LeasedCut(view, states, tiers, lease)
             self._leases.release(lease)
             view = now
@@ -311,7 +316,7 @@ class Plans:
         plan = pb.TablePlan(
             definition=table.to_json(),
             lake_definition=state.versions.numbered(tier.schema_id).to_json() if tier else "",
-            metadata_location=_metadata_of(view, state),
+            metadata_location=metadata_of(view, state),
             snapshot_id=tier.snapshot_id if tier else 0,
             tier=_tier_state(state, tier) if tier else None,
         )
@@ -347,8 +352,10 @@ def without_lake(engine: Engine, state: TableState) -> bool:
     return state.table.uuid in engine.lake_ahead and state.has_all_rows
 
 
-def _metadata_of(view: View, state: TableState) -> str:
-    pointer = view.pointers.get((state.table.namespace, state.table.short_name))
+def metadata_of(view: View, state: TableState) -> str:
+    """The location of the lake table's metadata, also of a dropped table; empty for none."""
+    name = state.table.namespace, state.table.short_name
+    pointer = view.pointers.get((DROPPED, state.table.uuid) if state.table.uuid in view.dropped else name)
     return pointer.location if pointer else ""
 
 

@@ -9,6 +9,7 @@ from lakestore.errors import Invalid, PositionExpired, Unavailable
 from lakestore.model import times
 from lakestore.model.token import Place, Token, position_of
 from lakestore_server.commit.engine import Engine
+from lakestore_server.state import swaps
 from lakestore_server.state.view import TableState, View
 
 AT_WAIT_SECONDS = 30.0
@@ -32,9 +33,9 @@ def check_once(tables: Sequence[str]) -> None:
         raise Invalid("the request names a table twice: name each of them once")
 
 
-def check_place(view: View, place: Place) -> None:
-    """`Invalid` for a place in a snapshot that its table does not have."""
-    logs = view.by_uuid(place.table).logs
+def check_place(view: View, place: Place, lsn: int) -> None:
+    """`Invalid` for a place in a snapshot at an LSN that its table does not have."""
+    logs = swaps.state_at(view, view.present(place.table), lsn).logs
     if place.bucket >= len(logs):
         raise Invalid(f"the position names bucket {place.bucket} of a table that has {len(logs)}")
     if place.offset > logs[place.bucket].head:
@@ -61,6 +62,8 @@ def lsn_at(engine: Engine, text: str, names: Sequence[str], *, is_end: bool = Fa
         raise Invalid(f"the time {text} lies ahead of the server's clock: a read goes back, never forward")
     view = engine.settled() if engine.view.clock_us <= time_us else engine.view
     states = [view.named(name) for name in names]
+    if time_us < view.time_us:
+        states = [swaps.state_at_time(view, state, time_us) for state in states]
     created = [_created(each, time_us, len(states)) for each in states if each.created_us <= time_us or not is_end]
     return max([lsn_by_time(view, states, time_us), *created])
 
@@ -84,7 +87,8 @@ def lsn_by_time(view: View, states: Sequence[TableState], time_us: int, *, befor
             )
             error.earliest = view.token(max(each.log_start_lsn for each in states))
             raise error
-    return max([marks.lsn(last), *(log.at_time(last).lsn for state in states for log in state.logs)])
+    swapped = [state.swapped_lsn for state in states if state.former and state.former[-1].time_us <= last]
+    return max([marks.lsn(last), *swapped, *(log.at_time(last).lsn for state in states for log in state.logs)])
 
 
 def _created(state: TableState, time_us: int, tables: int) -> int:

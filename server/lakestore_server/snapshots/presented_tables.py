@@ -34,7 +34,7 @@ from lakestore_server.host.worker import Worker
 from lakestore_server.read import readable_from
 from lakestore_server.read.completeness import Completeness
 from lakestore_server.read.leases import Leases
-from lakestore_server.read.plan import Plans, usable_tier, without_lake
+from lakestore_server.read.plan import Plans, metadata_of, usable_tier, without_lake
 from lakestore_server.read.positions import lsn_at, reached
 from lakestore_server.snapshots import document, messages
 from lakestore_server.snapshots.cut_key import CutKey, is_same
@@ -43,6 +43,7 @@ from lakestore_server.snapshots.figures import KEPT, NEW, SAME, PresentStatus, S
 from lakestore_server.snapshots.held_cuts import HeldCut, HeldCuts
 from lakestore_server.snapshots.upkeep import BuilderProcess, SnapshotUpkeep
 from lakestore_server.snapshots.warehouse import Folders, machine_of
+from lakestore_server.state import swaps
 from lakestore_server.state.view import TableState, View
 
 T = TypeVar("T")
@@ -356,13 +357,13 @@ class SnapshotTables:
         """The cut that a load asks for, at a view. Raises `NoSuchTable` if the table is not there."""
         lsn = lsn_at(self._engine, ask.position, [ask.table]) if ask.position else view.lsn
         view = view if lsn <= view.lsn else reached(self._engine, lsn)
-        state = _named(view, ask.table)
+        state = swaps.state_at(view, _named(view, ask.table), lsn)
         if state.created_lsn > lsn:
             raise NoSuchTable(f"table {ask.table} did not exist at this position: choose a later one")
         readable_from.check_readable(view, [state], lsn, self._leases)
         is_without = without_lake(self._engine, state)
         tier = None if is_without else usable_tier(state, lsn, self._leases)
-        location = "" if is_without else view.pointers[state.table.namespace, state.table.short_name].location
+        location = "" if is_without else metadata_of(view, state)
         doc = self._document(state, location)
         table, at = state.versions.at(lsn), [log.at_lsn(lsn) for log in state.logs]
         key = CutKey(

@@ -26,6 +26,7 @@ from lakestore.errors import Exhausted
 from lakestore.model.table import Table
 from lakestore_server.state.catalog_change import CatalogChange
 from lakestore_server.state.chunk import CommitIndex, LazyFlat, MemoryChunk
+from lakestore_server.state.rescale import RescaleChange, Swap
 from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
 
 
@@ -492,6 +493,9 @@ class CommitRecord:
     shelve: list[Shelving] = field(default_factory=list)
     """Also of dropped tables whose time changes."""
     undrop: list[Undrop] = field(default_factory=list)
+    rescale: list[RescaleChange] = field(default_factory=list)
+    swap: list[Swap] = field(default_factory=list)
+    """Applied after everything else, also after rows of the copies."""
 
     @property
     def clock_us(self) -> int:

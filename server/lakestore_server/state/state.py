@@ -17,6 +17,7 @@ from lakestore_server.state.chunk import Chunk
 from lakestore_server.state.commit_record import BEGINNING, CommitRecord, Place, RowsPart, SubscriptionChange
 from lakestore_server.state.producers import FrozenProducers, Producers
 from lakestore_server.state.registers import Register, Registers
+from lakestore_server.state.rescale import FormerTable, Rescale, RescaleChange, RescaleEnd
 from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
 from lakestore_server.state.view import DroppedTable, TableState, View
 
@@ -128,19 +129,23 @@ class State:
         subscriptions = _subscribed(view.subscriptions, record.subscriptions) if record.subscriptions else None
         if record.truncate:
             subscriptions = _expired(subscriptions or view.subscriptions, record, tables)
-        return View(
-            record.lsn,
-            record.time_us,
-            tables,
-            names,
-            namespaces,
-            pointers,
-            epoch,
-            view.subscriptions if subscriptions is None else subscriptions,
-            view.timeline,
-            view.marks.noted(record.lsn, record.beside_us) if record.beside_us else view.marks,
-            dropped,
-            sql_views,
+        return _after_swaps(
+            record,
+            View(
+                record.lsn,
+                record.time_us,
+                tables,
+                names,
+                namespaces,
+                pointers,
+                epoch,
+                view.subscriptions if subscriptions is None else subscriptions,
+                view.timeline,
+                view.marks.noted(record.lsn, record.beside_us) if record.beside_us else view.marks,
+                dropped,
+                sql_views,
+                _rescaled(view.rescales, record.rescale) if record.rescale else view.rescales,
+            ),
         )
 
     def _tables(self, record: CommitRecord) -> tuple[dict[str, TableState], dict[str, str], dict[str, DroppedTable]]:
@@ -170,6 +175,7 @@ class State:
             state = dropped.pop(undrop.table).state
             tables[undrop.table] = state if state.table.name == undrop.name else state.renamed(undrop.name)
             names[undrop.name] = undrop.table
+            tables.update(_parted(tables, undrop.table))
         return tables, names, dropped
 
     def _catalog(
@@ -252,6 +258,48 @@ def _with_rows(tables: Mapping[str, TableState], record: CommitRecord) -> dict[s
             logs[part.bucket] = logs[part.bucket].append(part.chunk(record.lsn, record.time_us))
         changed[uuid] = replace(changed[uuid], logs=tuple(logs))
     return changed
+
+
+Tables = Mapping[str, TableState]
+
+
+def _parted(tables: Tables, uuid: str) -> dict[str, TableState]:
+    """The tables that replaced a table, changed by its undrop: its positions are its own again."""
+    return {
+        held.table.uuid: held.following(
+            tuple(replace(each, uuid="") if each.uuid == uuid else each for each in held.former)
+        )
+        for held in tables.values()
+        if any(each.uuid == uuid for each in held.former)
+    }
+
+
+def _after_swaps(record: CommitRecord, view: View) -> View:
+    """The view after copies have taken the places of their sources."""
+    if not record.swap:
+        return view
+    tables, names, dropped = dict(view.tables), dict(view.names), dict(view.dropped)
+    subscriptions = view.subscriptions
+    for swap in record.swap:
+        source, copy = tables.pop(swap.source), tables[swap.copy]
+        dropped[swap.source] = DroppedTable(source, record.lsn, record.clock_us, swap.until_us)
+        del names[copy.table.name]
+        names[source.table.name] = swap.copy
+        placed = replace(copy.renamed(source.table.name), created_lsn=source.created_lsn, created_us=source.created_us)
+        former = FormerTable(swap.source, record.lsn, record.time_us)
+        tables[swap.copy] = placed.following((*source.former, former))
+        subscriptions = {name: held.following(swap.source, swap.copy) for name, held in subscriptions.items()}
+    return replace(view, tables=tables, names=names, dropped=dropped, subscriptions=subscriptions)
+
+
+def _rescaled(before: Mapping[str, Rescale], changes: Sequence[RescaleChange]) -> dict[str, Rescale]:
+    after = dict(before)
+    for change in changes:
+        if isinstance(change, RescaleEnd):
+            after.pop(change.source, None)
+        else:
+            after[change.source] = change
+    return after
 
 
 def _subscribed(before: Mapping[str, Subscription], changes: Sequence[SubscriptionChange]) -> dict[str, Subscription]:

@@ -115,6 +115,16 @@ class Subscription:
                 mine[bucket] = Mark(max(start - 1, 0))
         return replace(self, marks=tuple(map(tuple, marks)))
 
+    def following(self, source: str, copy: str) -> Subscription:
+        """The subscription after a swap: `copy` has the place of `source`. A place in a snapshot from before it names
+        buckets of the source, which are read until the snapshot ends."""
+        if source not in self.tables:
+            return self
+        place = self.place
+        if place is not None and place.table == source:
+            place = replace(place, table=copy)
+        return replace(self, tables=tuple(copy if uuid == source else uuid for uuid in self.tables), place=place)
+
     def _refusals_after(self, move: SubscriptionMove) -> tuple[Refusal, ...]:
         """The refusals that still matter: reads below a mark that another session has moved no longer count."""
         if not (self.refusals or move.refusals):

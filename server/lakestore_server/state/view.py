@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from lakestore.errors import Invalid, NotFound
+from lakestore.errors import Conflict, Invalid, NotFound
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.names import other_table
 from lakestore.model.outside_values import shown_name
@@ -23,6 +23,7 @@ from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.catalog_change import Pointer, SqlView, TierRecord
 from lakestore_server.state.chunk import CHANGE, PREV, Chunk, Position
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
+from lakestore_server.state.rescale import FormerTable, Rescale
 from lakestore_server.state.subscription import Subscription
 
 
@@ -55,11 +56,14 @@ class Versions:
             return Versions(self.lsns, (*self.tables[:-1], table))
         return Versions((*self.lsns, lsn), (*self.tables, table))
 
-    def known_as(self, *, name: str | None = None, number: int | None = None) -> Versions:
-        """The same definitions under another name or number."""
+    def known_as(
+        self, *, name: str | None = None, number: int | None = None, former: tuple[str, ...] | None = None
+    ) -> Versions:
+        """The same definitions under another name or number, or with other former tables."""
         current = self.current
-        said = current.name if name is None else name, current.number if number is None else number
-        tables = (replace(table, name=said[0], number=said[1]) for table in self.tables)
+        named, numbered = current.name if name is None else name, current.number if number is None else number
+        replaced = current.former if former is None else former
+        tables = (replace(table, name=named, number=numbered, former=replaced) for table in self.tables)
         return Versions(self.lsns, tuple(tables))
 
     def at(self, lsn: int) -> Table:
@@ -120,6 +124,8 @@ class TableState:
     """0 in data of a release that did not store it."""
     truncated_lsn: int = 0
     """The commit of the last truncate; 0 for none."""
+    former: tuple[FormerTable, ...] = ()
+    """The tables that it replaced, oldest first."""
 
     @staticmethod
     def new(table: Table, lsn: int, time_us: int) -> TableState:
@@ -131,8 +137,9 @@ class TableState:
         return self.versions.current
 
     def meant(self, uuid: str) -> TableState:
-        """The table, or `NotFound` if the request means an earlier table of this name; an empty uuid means any."""
-        if uuid and self.table.uuid != uuid:
+        """The table, or `NotFound` if the request means an earlier table of this name, which was not rescaled into this
+        one; an empty uuid means any."""
+        if uuid and uuid not in (self.table.uuid, *self.table.former):
             raise NotFound(other_table(self.table.name))
         return self
 
@@ -142,6 +149,11 @@ class TableState:
 
     def renamed(self, name: str) -> TableState:
         return replace(self, versions=self.versions.known_as(name=name))
+
+    def following(self, former: tuple[FormerTable, ...]) -> TableState:
+        """The table as the one in the place of others."""
+        uuids = tuple(each.uuid for each in former if each.uuid)
+        return replace(self, versions=self.versions.known_as(former=uuids), former=former)
 
     def truncated(self, number: int, lsn: int, time_us: int) -> TableState:
         """The table without rows, under another number; no lake snapshot is a state of it any more."""
@@ -161,6 +173,11 @@ class TableState:
 
     def starts(self) -> tuple[int, ...]:
         return tuple(log.base.end for log in self.logs)
+
+    @property
+    def swapped_lsn(self) -> int:
+        """The commit from which this table has its name; 0 if it replaced no other one."""
+        return self.former[-1].lsn if self.former else 0
 
     @property
     def has_all_rows(self) -> bool:
@@ -212,6 +229,8 @@ class View:
     """By uuid: dropped tables, whose files stay and which nobody reads or writes."""
     sql_views: Mapping[tuple[str, str], SqlView] = field(default_factory=dict)
     """The catalog's SQL views by namespace and name."""
+    rescales: Mapping[str, Rescale] = field(default_factory=dict)
+    """By the uuid of the source."""
 
     @property
     def kept(self) -> Mapping[str, TableState]:
@@ -247,6 +266,36 @@ class View:
             error.renamed_to = held.table.name
             raise error
         return self.named(name).meant(uuid)
+
+    def present(self, uuid: str) -> TableState:
+        """The table of this uuid, or the one that has replaced it; `NotFound` if there is none."""
+        state = self.tables.get(uuid)
+        if state is None:
+            # Only readers and writers of a table that was replaced come here.
+            replaced = (each for each in self.tables.values() if any(one.uuid == uuid for one in each.former))
+            state = next(replaced, None) or self.by_uuid(uuid)
+        return state
+
+    def is_copy(self, uuid: str) -> bool:
+        """Whether a table is the copy of a running rescale."""
+        return bool(self.rescales) and any(each.copy == uuid for each in self.rescales.values())
+
+    def refuse_rescale(self, table: Table) -> None:
+        """`Conflict` if a table is being rescaled, or is the copy of a rescale."""
+        self.refuse_copy(table)
+        if table.uuid in self.rescales:
+            raise Conflict(
+                f"table {table.name} is being rescaled: wait for its end, or stop it with"
+                f" `lakestore rescale {table.name} --abort`"
+            )
+
+    def refuse_copy(self, table: Table) -> None:
+        """`Conflict` if a table is the copy of a running rescale, which only the rescale changes."""
+        if self.is_copy(table.uuid):
+            raise Conflict(
+                f"table {table.name} is the copy of a rescale, which fills it and gives it its name: wait for its end,"
+                " or stop it with `lakestore rescale --abort` and the name of the table that is rescaled"
+            )
 
     def by_uuid(self, uuid: str) -> TableState:
         """The table of this uuid, or `NotFound`."""

@@ -107,7 +107,7 @@ class BoundColumns:
         """Raises `NotFound` for another table of the same name, and `Invalid` if a name in a condition now means
         another column.
         """
-        if version.uuid != self.table.uuid:
+        if not version.is_same(self.table):
             raise NotFound(
                 f"table {version.name} was dropped, and this is another table of the same name: load it again"
             )

@@ -92,6 +92,8 @@ def test_a_record_with_more_in_it_is_refused(path: Steps) -> None:
         {"truncate": [["u", 1, 1]]},
         {"shelve": [["u", 1, 1]]},
         {"undrop": [["u", "a.t", 1]]},
+        {"rescale": [["u", "c", [1], [0], 1]]},
+        {"swap": [["u", "c", 1, 1]]},
     ],
 )
 def test_a_change_of_another_form_is_refused(change: dict[str, Any]) -> None:
@@ -109,10 +111,11 @@ def test_a_merge_engine_that_this_release_does_not_know_is_refused() -> None:
 @given(CHECKPOINTS)
 def test_a_checkpoint_with_more_in_it_is_refused(held: Checkpoint) -> None:
     data = checkpoint._data(held)
-    sections = ("producers", "tables", "subscriptions", "clock_marks", "runs", "dropped", "pointers")
+    sections = ("producers", "tables", "subscriptions", "clock_marks", "runs", "dropped", "pointers", "rescales")
     entries = [data, data["tierer"], *(entry for name in sections for entry in data.get(name, ())[:1])]
     entries += [entry for held in data.get("registers", {}).values() for entry in held[:1]]
     entries += [entry for table in data["tables"][:1] for entry in (*table["tiers"][:1], *table["bases"][:1])]
+    entries += [entry for table in data["tables"][:1] for entry in table.get("former", ())[:1]]
     entries += [file for table in data["tables"] for files in table["buckets"] for file in files if len(file) == 3]
     for entry in entries:
         if entry in data["subscriptions"]:  # one without marks or refusals is shorter

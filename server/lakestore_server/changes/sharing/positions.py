@@ -12,6 +12,7 @@ from dataclasses import replace
 from lakestore.errors import Conflict, PositionExpired
 from lakestore.model.token import Place
 from lakestore_server.changes.sharing.members import Bucket
+from lakestore_server.state import swaps
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.subscription import NO_CUT, Mark, Subscription
 from lakestore_server.state.view import TableState, View
@@ -23,7 +24,14 @@ def shared(held: Subscription, view: View) -> Subscription:
     """The subscription with a mark for each bucket, at the position of its one consumer."""
     marks = []
     for i, uuid in enumerate(held.tables):
-        logs = view.by_uuid(uuid).logs
+        state = view.by_uuid(uuid)
+        if held.lsn < state.swapped_lsn:
+            raise Conflict(
+                f"subscription {held.name!r} stands before LSN {state.swapped_lsn}, at which table {state.table.name}"
+                " was rescaled, and shared positions name buckets: let one consumer read it up to there, or begin at"
+                " 'snapshot' or 'latest'"
+            )
+        logs = state.logs
         marks.append(tuple(_begun(held, i, bucket, log) for bucket, log in enumerate(logs)))
     return replace(held, marks=tuple(marks), refusals=())
 
@@ -75,7 +83,7 @@ def expired(held: Subscription, view: View) -> TableState | None:
         if state is None:
             continue
         if not held.is_shared:
-            if held.lsn < state.log_start_lsn:
+            if held.lsn < swaps.earliest(view, state):
                 return state
         elif any(_is_gone(mark, log) for mark, log in zip(held.marks[i], state.logs, strict=True)):
             return state
@@ -90,7 +98,7 @@ def check_kept(held: Subscription, view: View) -> None:
             f"subscription {held.name!r} has not read all of table {state.table.name}, {gone_since(state)}: "
             f"restart it with `lakestore subscriptions reset {held.name} --to snapshot`, or --to earliest"
         )
-        error.earliest = view.token(state.log_start_lsn)
+        error.earliest = view.token(swaps.earliest(view, state))
         raise error
 
 
@@ -98,6 +106,8 @@ def gone_since(state: TableState) -> str:
     """A relative clause that says which changes of a table are gone."""
     if state.truncated_lsn and state.truncated_lsn == state.log_start_lsn:
         return f"which lost all rows before LSN {state.truncated_lsn} by a truncate"
+    if state.swapped_lsn > state.log_start_lsn:
+        return f"which keeps changes from LSN {state.swapped_lsn} on, at which it was rescaled"
     return f"which keeps changes from LSN {state.log_start_lsn} (offsets {list(state.starts())}) on"
 
 
@@ -107,14 +117,29 @@ def _is_gone(mark: Mark, log: BucketLog) -> bool:
 
 def behind(held: Subscription, view: View) -> Iterator[tuple[Bucket, int]]:
     """The number of unread changes of each bucket, without changes that are gone."""
+    if not held.is_shared:
+        yield from _behind_before(held, view)
     for i, uuid in enumerate(held.tables):
         for bucket, log in enumerate(view.tables[uuid].logs if uuid in view.tables else ()):
             if not held.is_shared:
-                yield (uuid, bucket), log.head - log.at_lsn(max(held.lsn, log.base.lsn)).end
+                at = max(held.lsn, log.base.lsn, view.tables[uuid].swapped_lsn)
+                yield (uuid, bucket), log.head - log.at_lsn(at).end
                 continue
             mark = held.marks[i][bucket]
             at = mark.offset if mark.cut == NO_CUT else log.at_lsn(max(mark.cut, log.base.lsn)).end
             yield (uuid, bucket), log.head - max(at, log.base.end)
+
+
+def _behind_before(held: Subscription, view: View) -> Iterator[tuple[Bucket, int]]:
+    """The unread changes in tables that were replaced since."""
+    for uuid in held.tables:
+        for former in view.tables[uuid].former if uuid in view.tables else ():
+            before = swaps.kept_table(view, former.uuid)
+            if before is None or held.lsn >= former.lsn:
+                continue
+            for bucket, log in enumerate(before.logs):
+                at = max(held.lsn, log.base.lsn, before.swapped_lsn)
+                yield (former.uuid, bucket), log.at_lsn(former.lsn).end - log.at_lsn(at).end
 
 
 def _begun(held: Subscription, table: int, bucket: int, log: BucketLog) -> Mark:

@@ -1,0 +1,63 @@
+"""The lake of a table that is rescaled: by its name, readers see the old table, then the new one, and never go back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+
+from lakestore.union.verify import verify
+from lakestore_server.duties import rescales
+from tests.support.log_tierer import LogTierer
+from tests.support.served import DAY, SCHEMA, Served
+
+
+def lake_rows(catalog: RestCatalog, name: str) -> list[int]:
+    return sorted(pa.table(catalog.load_table(name).scan().to_arrow())["v"].to_pylist())
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_swap_waits_for_the_lake_of_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restarts: bool
+) -> None:
+    monkeypatch.setattr(rescales.RescaleDuty, "wake", lambda _: None)
+    with Served(tmp_path / "data", ports=True, rescale_check_seconds=DAY) as served:
+        table = served.lake.create_table("lake.log", SCHEMA, buckets=2)
+        tierer = LogTierer(served.server, served.lake.transport)
+        served.append("lake.log", *range(20))
+        tierer.flush("lake.log")
+        token = served.append("lake.log", 20, 21)
+        uuid = served.state("lake.log").table.uuid
+        table.rescale(3, wait=False)
+        while (waits := served.server.rescales.step(uuid)) is None:
+            pass
+        assert waits == "lake", "the lake of the copy has nothing yet"
+        progress = table.rescale_progress
+        assert progress is not None
+        assert (progress.copy, progress.buckets, progress.done) == ("lake.log__rescale", 3, 22)
+        served.append("lake.log", 22)
+        tierer.flush("lake.log")
+        while (waits := served.server.rescales.step(uuid)) is None:
+            pass
+        catalog = RestCatalog("lake", uri=f"http://{served.server.about['http']}/iceberg")
+        assert lake_rows(catalog, "lake.log") == list(range(23))
+        old = catalog.load_table("lake.log").metadata.table_uuid
+        tierer.flush("lake.log__rescale")
+        if restarts:
+            served.checkpoint()
+            served.restart()
+            catalog = RestCatalog("lake", uri=f"http://{served.server.about['http']}/iceberg")
+        assert served.server.rescales.step(uuid) == ""
+        assert served.state("lake.log").table.buckets == 3
+        assert lake_rows(catalog, "lake.log") == list(range(23)), "the new Iceberg table has all that the old one had"
+        assert catalog.load_table("lake.log").metadata.table_uuid != old
+        assert catalog.list_tables("lake") == [("lake", "log")]
+        served.append("lake.log", 23)
+        table = served.lake.table("lake.log")
+        assert sorted(table.scan().to_arrow()["v"].to_pylist()) == list(range(24))
+        assert sorted(table.scan(at=token).to_arrow()["v"].to_pylist()) == list(range(22)), "of the old table's lake"
+        LogTierer(served.server, served.lake.transport).flush("lake.log")
+        assert lake_rows(catalog, "lake.log") == list(range(24))
+        assert verify(served.lake.transport, "lake.log").same
