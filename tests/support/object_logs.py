@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from lakestore_server.journals.object_log import IDENTITY, INDEX_BITS, ObjectLog, messages_of
+from lakestore_server.journals.object_format import messages_of
+from lakestore_server.journals.object_log import IDENTITY, INDEX_BITS, ObjectLog
 from lakestore_server.journals.object_store import StoreError
 from lakestore_server.journals.shared_journal import SharedJournal
 from lakestore_server.state.judge import ForeignLog

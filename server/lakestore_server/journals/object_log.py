@@ -14,19 +14,17 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-
-import pyarrow as pa
+from typing import TypeVar
 
 from lakestore.errors import NewerFormat, NotFound, Unavailable
-from lakestore.rows.ipc import crc32c
 from lakestore_server.journals.log import SenderSlot
+from lakestore_server.journals.object_format import messages_of, name_of, object_of, sender_of
 from lakestore_server.journals.object_store import Store, StoreError, check_races
 from lakestore_server.state.commit_record import Unknown
 from lakestore_server.state.judge import ForeignLog
@@ -36,12 +34,6 @@ IDENTITY = "journal.json"
 BEGINNING = "beginning"
 """The object with the position before which the first removal removed all messages. It counts in the first block."""
 FORMAT = 1
-MAGIC, VERSION = 0x4C534F31, 1
-HEADER = struct.Struct("<IIQQII")
-"""An object is a header, the length of each message as u32, and the messages. Header: magic u32 · version u32 ·
-number u64 · sender u64 · messages u32 · crc32c u32 of all but itself."""
-_LENGTH = struct.Struct("<I")
-_CRC_AT = HEADER.size - 4
 INDEX_BITS = 16
 """A position is the number of an object, and in its last bits the index of a message in it."""
 MESSAGES_MAX = 10_000
@@ -58,7 +50,7 @@ LOSSES = 8
 """A sender that loses so many numbers one after the other leaves numbers out, more with each further loss."""
 SKIP_MAX = 64
 GAP_SECONDS = 0.5
-"""The time after which nobody is awaited at the numbers that a sender left out: it puts empty objects there."""
+"""The time after which a sender awaits nobody at the numbers that it left out."""
 AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.05, 2.0
 """The first pause before a request is repeated, and the longest one."""
 LOOK_SECONDS, LOOK_SECONDS_MAX = 0.02, 0.25
@@ -85,47 +77,6 @@ def create(store: Store, place: str) -> bool:
         return store.put_new(IDENTITY, text)
     except StoreError as error:
         raise Unavailable(str(error)) from error
-
-
-def object_of(number: int, sender: int, messages: Sequence[bytes]) -> bytes:
-    """The bytes of an object."""
-    lengths = struct.pack(f"<{len(messages)}I", *map(len, messages))
-    head = HEADER.pack(MAGIC, VERSION, number, sender, len(messages), 0)[:_CRC_AT]
-    crc = crc32c(lengths, crc32c(head))
-    for message in messages:
-        crc = crc32c(message, crc)
-    return b"".join((head, _LENGTH.pack(crc), lengths, *messages))
-
-
-def messages_of(number: int, data: bytes) -> list[bytes]:
-    """The messages of an object. The object of a stranger is one message, which the judge finds void."""
-    if len(data) < HEADER.size or HEADER.unpack_from(data)[0] != MAGIC:
-        return [data]
-    _, version, own_number, _, count, crc = HEADER.unpack_from(data)
-    if crc != crc32c(pa.py_buffer(data).slice(HEADER.size), crc32c(data[:_CRC_AT])):
-        raise ForeignLog(f"object {_name(number)} is damaged: its checksum does not fit")
-    if version > VERSION:
-        raise NewerFormat(f"object {_name(number)} is of a newer release (version {version})")
-    if own_number != number:
-        raise ForeignLog(f"object {_name(number)} is a copy of {_name(own_number)}")
-    at = HEADER.size + count * _LENGTH.size
-    messages = []
-    for length in struct.unpack_from(f"<{count}I", data, HEADER.size):
-        messages.append(data[at : at + length])
-        at += length
-    return messages
-
-
-def _sender_of(data: bytes) -> tuple[int, int] | None:
-    """(number, sender) of an object; None for a stranger's."""
-    if len(data) < HEADER.size:
-        return None
-    magic, _, number, sender, _, _ = HEADER.unpack_from(data)
-    return (number, sender) if magic == MAGIC else None
-
-
-def _name(number: int) -> str:
-    return f"log/{number:020}"
 
 
 def _parts(position: int) -> tuple[int, int]:
@@ -158,7 +109,7 @@ class ObjectLog:
         self._objects = _Objects(store, place, block)
         self._place, self._races = place, races
         self._senders = SenderSlot(lambda: _Sender(self._objects, self._reader, group_seconds))
-        self._reader = _Reader(self._objects, self._own, self.confirm)
+        self._reader = _Reader(self._objects, self._own, self._gap, self.confirm)
         self._is_swept = False
         """Whether the last closed block has no objects any more."""
 
@@ -218,6 +169,10 @@ class ObjectLog:
     def prepare(self) -> None:
         """Make a sender."""
         self._senders.sender()
+
+    def _gap(self, number: int) -> range:
+        sender = self._senders.present
+        return range(0) if sender is None else sender.gap(number)
 
     def _own(self, number: int) -> list[bytes] | None:
         sender = self._senders.present
@@ -321,7 +276,7 @@ class _Objects:
 
     def end(self, first: int) -> int:
         """A number from `first` on that has no object, where the number before it has one."""
-        return self._first_absent(_name, first)
+        return self._first_absent(name_of, first)
 
     def _first_absent(self, name: Callable[[int], str], low: int) -> int:
         """A number from `low` on without an object of this name; few questions find it."""
@@ -346,12 +301,20 @@ class _Objects:
                 log.debug("the journal in a bucket asks again after an error: %s", error)
         return self.store.has(name)
 
+    def fill(self, number: int) -> None:
+        """Put an empty object at a number that nobody has taken."""
+        if self.store.put_new(name_of(number), object_of(number, 0, [])) and self.is_closed(number):
+            self.store.remove([name_of(number)])
+
     def remove(self, block: int) -> None:
         """Close a block, whose lower ones are closed, and remove its objects."""
         if not self.store.put_new(_closed(block), b"") and not self.store.has(_closed(block)):
             raise StoreError(f"block {block} of {self.place} could not be closed")
-        names = [_name(number) for number in range(block * self.block, (block + 1) * self.block)]
+        names = [name_of(number) for number in range(block * self.block, (block + 1) * self.block)]
         self.store.remove(names)
+
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(slots=True)
@@ -368,8 +331,6 @@ class _Flight:
 
     number: int
     waiting: list[_Waiting]
-    left_out: int = 0
-    """Numbers that the sender left out before this one."""
     is_over: bool = False
     """Whether the outcome of the put is known."""
     is_ours: bool = False
@@ -396,6 +357,8 @@ class _Sender:
         """The lowest number that was not tried."""
         self._losses = 0
         """Numbers in a row that other servers have taken."""
+        self._left_out: deque[tuple[range, float]] = deque()
+        """Numbers that were left out, and when."""
         self._own: dict[int, list[bytes]] = {}
         """Messages of this server that are stored and were not read yet, so nobody fetches them. A leader without gaps
         reads none of its own, so only the newest ones stay."""
@@ -448,6 +411,15 @@ class _Sender:
                 self._forget(earlier)
             return self._own.get(number)
 
+    def gap(self, number: int) -> range:
+        """The numbers from a free one on that this sender left out, and at which nobody is awaited any more."""
+        with self._lock:
+            while self._left_out and self._left_out[0][0].stop <= number:
+                self._left_out.popleft()
+            numbers, since = self._left_out[0] if self._left_out else (range(0), 0.0)
+        is_due = number in numbers and time.monotonic() - since >= GAP_SECONDS
+        return range(number, numbers.stop) if is_due else range(0)
+
     def _forget(self, number: int) -> None:
         self._own_bytes -= sum(map(len, self._own.pop(number)))
 
@@ -464,8 +436,6 @@ class _Sender:
                 is_ours = self._put(flight)
                 if is_ours is not None:
                     self._land(flight, is_ours=is_ours)
-                if flight.left_out:
-                    self._fill_gap(flight)
         except Exception as error:  # the boundary of the thread: nothing may be acknowledged after it
             self._fail(f"the object store's client failed: {error!r}")
             raise
@@ -501,22 +471,16 @@ class _Sender:
         skipped = 0
         if self._losses >= LOSSES:  # a busy leader takes every number before a message of this server comes there
             skipped = min(1 << (self._losses - LOSSES), SKIP_MAX)
-        flight = _Flight(max(self._next, self._reader.front) + skipped, messages, skipped)
+        first = max(self._next, self._reader.front)
+        if skipped:
+            self._left_out.append((range(first, first + skipped), time.monotonic()))
+        flight = _Flight(first + skipped, messages)
         self._next = flight.number + 1
         self._flights.append(flight)
         if self._waiting:
             self._began_at = time.monotonic()
             self._wake()
         return flight
-
-    def _fill_gap(self, flight: _Flight) -> None:
-        """Put empty objects at the numbers that were left out and that nobody has taken, since readers stop there. This
-        sender tries only higher ones, and the leader for which they were left may be gone."""
-        time.sleep(GAP_SECONDS)
-        for number in range(max(flight.number - flight.left_out, self._reader.front), flight.number):
-            if self._is_over or self._unknown is not None:
-                return
-            self._put(_Flight(number, []))
 
     def _put(self, flight: _Flight) -> bool | None:
         """Put an object until it is known whether it is at its number; None if this sender ends before."""
@@ -543,10 +507,10 @@ class _Sender:
     def _is_put(self, number: int, data: bytes) -> bool | None:
         """Whether the object at a number is this one; None if there is none, so the put must be repeated."""
         store = self._objects.store
-        if store.put_new(_name(number), data):
+        if store.put_new(name_of(number), data):
             return True
-        there = store.get(_name(number))
-        return None if there is None else _sender_of(there) == (number, self._id)
+        there = store.get(name_of(number))
+        return None if there is None else sender_of(there) == (number, self._id)
 
     def _loss(self) -> str:
         """Why nobody may read what was put: the journal is gone. Asked at the first put and then now and then."""
@@ -565,9 +529,9 @@ class _Sender:
         """The number was removed, so nobody knows whether an earlier put of this object was read by others."""
         self._fail(f"the objects up to number {number} were removed while this server put one: another server leads")
         try:
-            there = self._objects.store.get(_name(number))
-            if there is not None and _sender_of(there) == (number, self._id):
-                self._objects.store.remove([_name(number)])
+            there = self._objects.store.get(name_of(number))
+            if there is not None and sender_of(there) == (number, self._id):
+                self._objects.store.remove([name_of(number)])
         except StoreError as error:
             log.debug("a void object stays: %s", error)
 
@@ -615,6 +579,8 @@ class _Reader:
     objects: _Objects
     own: Callable[[int], list[bytes] | None]
     """The messages of an object of this server that is stored and not read yet."""
+    gap: Callable[[int], range]
+    """The numbers from a free one on that this server must fill, because it left them out."""
     confirm: Callable[[], None]
     front: int = 0
     """The lowest number that was not seen."""
@@ -642,6 +608,7 @@ class _Reader:
                         yield from batch
                         return
                     self._rest(start)
+                    self._fill(start)
                 except StoreError as error:
                     log.debug("the journal's reader continues after an error: %s", error)
                     self._look_at = time.monotonic() + LOOK_SECONDS_MAX
@@ -686,6 +653,15 @@ class _Reader:
         if now >= self._ask_at:
             self._ask_at = now + ASK_SECONDS
             self._check_open(start)
+
+    def _fill(self, start: int) -> None:
+        """Put empty objects at the numbers from here on that this server left out for a leader that does not take them.
+        Every reader stops at them, and this server's messages are at higher ones."""
+        number, index = _parts(start)
+        if gap := self.gap(number + bool(index)):
+            log.info("the numbers %d to %d, which were left out, are filled", gap.start, gap.stop - 1)
+            list(self._asked(lambda each: self.objects.fill(each), gap))
+            self.hurry()
 
     def _check_open(self, start: int) -> None:
         """`ForeignLog` if the position was removed or the journal was created again."""
@@ -741,7 +717,7 @@ class _Reader:
         numbers = range(first, first + self._window)
         objects = list[bytes]()
         try:
-            for data in self._answers([_name(number) for number in numbers]):
+            for data in self._asked(lambda number: self.objects.store.get(name_of(number)), numbers):
                 if data is None:
                     break
                 objects.append(data)
@@ -758,11 +734,12 @@ class _Reader:
             self._fetched[number] = messages_of(number, data)
             self.front = max(self.front, number + 1)
 
-    def _answers(self, names: Sequence[str]) -> Iterator[bytes | None]:
-        if len(names) == 1:
-            return iter([self.objects.store.get(names[0])])
+    def _asked(self, ask: Callable[[int], Answer], numbers: Sequence[int]) -> Iterator[Answer]:
+        """The answers for several numbers, asked side by side."""
+        if len(numbers) == 1:
+            return iter([ask(numbers[0])])
         self._pool = self._pool or ThreadPoolExecutor(READS, thread_name_prefix="journal-reads")
-        return self._pool.map(self.objects.store.get, names)
+        return self._pool.map(ask, numbers)
 
     def close(self) -> None:
         if self._pool is not None:

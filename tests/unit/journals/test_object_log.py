@@ -11,7 +11,8 @@ from obstore.store import MemoryStore
 
 from lakestore.errors import Invalid, NewerFormat, NotFound, Unavailable
 from lakestore_server.journals import object_log, object_store
-from lakestore_server.journals.object_log import INDEX_BITS, ObjectLog, create, messages_of, object_of
+from lakestore_server.journals.object_format import messages_of, object_of
+from lakestore_server.journals.object_log import INDEX_BITS, ObjectLog, create
 from lakestore_server.journals.object_store import ObjectStore, StoreError, check_races, store_of
 from lakestore_server.state.commit_record import Unknown
 from lakestore_server.state.judge import ForeignLog
@@ -191,15 +192,33 @@ def test_messages_after_a_lost_number_are_sent_once_more(store: Shop, opened: Ca
 def test_numbers_that_were_left_out_are_filled_if_their_leader_is_gone(
     store: Shop, opened: Callable[..., ObjectLog]
 ) -> None:
-    follower = opened(group_seconds=0.0)
-    leader = opened(group_seconds=0.0)
+    follower, leader = opened(group_seconds=0.0), opened(group_seconds=0.0)
     for turn in range(object_log.LOSSES):  # the follower has not read them, so it loses each number
         sent(leader, b"leader's %d" % turn)
-    assert sent(follower, b"report") == [at(object_log.LOSSES + 1)]
-    leader.close()
-    claim = sent(follower, b"claim")
-    assert claim == [at(object_log.LOSSES + 2)]
-    until(lambda: content(follower, at(object_log.LOSSES)) == [b"report", b"claim"], "the claim")
+    assert sent(follower, b"report") == [at(object_log.LOSSES + 1)], "a number is left out"
+    assert sent(follower, b"claim") == [at(object_log.LOSSES + 2)]
+    found, start = list[bytes | None](), at(object_log.LOSSES)
+
+    def is_read() -> bool:
+        nonlocal start
+        for position, data in follower.read(start, 0.05):
+            found.append(data)
+            start = position + 1
+        return len(found) == 2
+
+    until(is_read, "the claim")
+    assert found == [b"report", b"claim"]
+    assert sent(leader, b"late") == [at(object_log.LOSSES + 3)], "the leader has come too late for the number"
+
+
+def test_the_leader_takes_the_numbers_that_were_left_out(store: Shop, opened: Callable[..., ObjectLog]) -> None:
+    follower, leader = opened(group_seconds=0.0), opened(group_seconds=0.0)
+    for turn in range(object_log.LOSSES):
+        sent(leader, b"leader's %d" % turn)
+    sent(follower, b"report")
+    assert list(follower.read(at(object_log.LOSSES), 0.0)) == [], "half a second belongs to the leader"
+    assert sent(leader, b"in time") == [at(object_log.LOSSES)]
+    assert content(opened())[-2:] == [b"in time", b"report"]
 
 
 def test_nothing_is_stored_before_the_lower_number_is(store: Shop, opened: Callable[..., ObjectLog]) -> None:
