@@ -62,7 +62,8 @@ def test_the_debts_of_a_table_are_told_and_paid(lake: ls.Lake, server: Server, s
 def test_manifests_are_rewritten_and_rounds_go_on(
     lake: ls.Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    table = create(lake, version=version)
+    options = {"format_version": version, "committers": "ours_only"}
+    table = lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=2, lake=options)
     with Tierer(lake, spark) as tierer:
         for number in range(4):
             table.upsert(items(range(number, number + 30), f"{number}-"))
@@ -70,6 +71,11 @@ def test_manifests_are_rewritten_and_rounds_go_on(
         compact.fork(tierer.tools, NAME, may_start=False)
         assert manifest_rewrite.rewrite(tierer.tools, table.definition) == 0, "a few are not worth a Spark job"
         monkeypatch.setattr(manifest_rewrite, "EXCESS_MIN", 3)
+        epoch = tierer.tools.epoch
+        tierer.tools.epoch = lambda: epoch() - 1
+        with pytest.raises(ls.Invalid, match="was replaced"):
+            manifest_rewrite.rewrite(tierer.tools, table.definition)
+        tierer.tools.epoch = epoch
         assert manifest_rewrite.rewrite(tierer.tools, table.definition) >= 3
         debt = tierer.tools.debts.of(table.definition.uuid)["manifests"]
         assert debt.count == 0

@@ -153,6 +153,11 @@ class Iceberg:
         read = self.api.spark.SparkTableUtil.loadMetadataTable(java, self.table, getattr(types, kind.upper()))
         return DataFrame(read, self.spark)
 
+    def manifest_rewrite(self) -> Any:
+        """Iceberg's rewrite of this table's manifests, as an action of Spark that is not yet begun."""
+        java: Any = self.spark._jsparkSession  # noqa: SLF001
+        return self.api.spark.actions.SparkActions.get(java).rewriteManifests(self.table).option("use-caching", "false")
+
     def own_manifests(self, snapshot: Any) -> list[str]:
         """The manifest list of a snapshot and the manifests written only for it."""
         number = snapshot.snapshotId()

@@ -1,13 +1,15 @@
 """Rewrite of a lake table's manifests, when commits of other engines left very many small ones.
 
 Iceberg's own commits merge manifests from a hundred on, so a table that Lakestore alone writes is seldom due. The
-rewrite is a `replace` that keeps every file, so main keeps its tier record.
+rewrite is a `replace` that keeps every file. Its snapshot has main's tier record, so the catalog knows it for ours, and
+a tierer that was taken over is refused.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lakestore.model.table import Table
-from lakestore_spark.session import LAKE
 from lakestore_tiering import debts
 from lakestore_tiering.debts import MANIFESTS, Debt
 from lakestore_tiering.iceberg_java import java_errors
@@ -27,14 +29,15 @@ def rewrite(tools: Round, table: Table) -> int:
     """Rewrite the manifests if it is due. Returns by how many there are fewer."""
     if not is_due(tools, table):
         return 0
-    tools.confirm()
     with tools.turn_of(table), java_errors():
-        lake, _ = tools.standing(table)
+        lake, record = tools.standing(table)
         before = len(tools.main_files(table, lake).by_name)
+        after = replace(record, epoch=tools.epoch(), tier_from=record.tier_point)
         with tools.sparks_turn():
-            tools.spark.sql(
-                f"CALL {LAKE}.system.rewrite_manifests(table => '{lake.name}', use_caching => false)"
-            ).collect()
+            action = lake.manifest_rewrite()
+            for key, value in after.summary().items():
+                action.snapshotProperty(key, value)
+            action.execute()
         lake, _ = tools.standing(table)
         main = tools.main_files(table, lake)
         fewer = before - len(main.by_name)
