@@ -20,6 +20,7 @@ from tests.lake.test_tier_crash import FLUSH_POINTS, Died, at
 from tests.support.engines import DuckDb
 from tests.support.outside import DatabaseCatalog, Outside, RestServer
 from tests.support.postgres import Postgres
+from tests.support.staging import sorted_by_spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -159,3 +160,9 @@ def test_maintenance_there_is_adopted_and_rows_there_are_not(
         model.theirs(f"CALL theirs.system.rollback_to_snapshot('{NAME}', {good.snapshot_id})")
         tierer.run_once(compaction=False)
         model.check()
+
+
+@pytest.fixture(autouse=True)
+def sorted_tables_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of staging rows are tested: by Spark for sorted tables, by Arrow for the others."""
+    sorted_by_spark(monkeypatch)

@@ -33,6 +33,7 @@ from lakestore_server.catalog.contents import Name
 from lakestore_server.catalog.gate import PIN_PREFIX
 from lakestore_server.main import Server
 from tests.support.seeds import seeded
+from tests.support.staging import PROGRAM
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -86,8 +87,7 @@ def _tiering(server: Server, log: Any) -> Iterator[subprocess.Popen[bytes]]:
     """`lakestore tier` in a process group of its own, Spark's JVM in it."""
     command = [
         sys.executable,
-        "-m",
-        "lakestore",
+        *PROGRAM,
         "tier",
         "--epoch-seconds",
         "4",
@@ -194,7 +194,7 @@ def _added(table: LakeTable) -> Counter[str]:
 def test_killed_again_and_again_it_goes_on_exactly_once(
     server: Server, lake: ls.Lake, tmp_path: Path, kills: int
 ) -> None:
-    options = {"freshness": "1s", "sort_by": ["id"]}  # sorted tables are staged by Spark, whatever their size
+    options = {"freshness": "1s", "sort_by": ["id"]}
     lake.create_table(ITEMS, SCHEMA, primary_key=["id"], buckets=2, lake=options)
     lake.create_table(EVENTS, SCHEMA, buckets=2, lake={**options, "format_version": 3})
     load = Load(lake)

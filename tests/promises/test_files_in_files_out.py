@@ -24,6 +24,7 @@ from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from lakestore_tiering import Tierer
 from tests.support.spark import SPARK_CONF
+from tests.support.staging import sorted_by_spark
 
 pytestmark = pytest.mark.spark
 
@@ -298,3 +299,9 @@ def test_writes_by_pyiceberg_are_refused(shop: Shop) -> None:
         with pytest.raises(Exception, match=r"(?i)lakestore|Cannot write manifest for table version: 3"):
             write()
     assert shop.main(ITEMS) == before
+
+
+@pytest.fixture(autouse=True)
+def sorted_tables_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of staging rows are tested: by Spark for sorted tables, by Arrow for the others."""
+    sorted_by_spark(monkeypatch)

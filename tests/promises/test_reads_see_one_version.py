@@ -29,6 +29,7 @@ from lakestore_server.main import Server
 from lakestore_tiering import Tierer, compact
 from tests.lake.evolving import EVENTS, ITEMS, Evolving, Row, alter, shown, tuples
 from tests.lake.test_tier_crash import Died, at
+from tests.support.staging import sorted_by_spark
 
 pytestmark = pytest.mark.spark
 
@@ -282,3 +283,9 @@ def test_readers_that_loop_meanwhile_see_one_version_each(shop: Evolving, rounds
             done.result(timeout=60)
     assert {name for name, _ in seen} == {"by_arrow", "by_spark_union", "by_pyiceberg"}
     assert [name for name, one in seen if one not in states] == []
+
+
+@pytest.fixture(autouse=True)
+def sorted_tables_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of staging rows are tested: by Spark for sorted tables, by Arrow for the others."""
+    sorted_by_spark(monkeypatch)

@@ -31,6 +31,7 @@ from lakestore_tiering.iceberg_java import TIER_TAG, Iceberg, java_errors, recor
 from lakestore_tiering.record import Record
 from lakestore_tiering.round import COMPACT, STAGE, lake_name
 from tests.support.seeds import seeded
+from tests.support.staging import sorted_by_spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -372,3 +373,9 @@ def test_random_rounds(rounds: Rounds, server: Server, monkeypatch: pytest.Monke
     assert count < MANY or rounds.did["flush at compact-rewritten"], (
         "no row died during a compaction: choose another seed"
     )
+
+
+@pytest.fixture(autouse=True)
+def sorted_tables_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of staging rows are tested: by Spark for sorted tables, by Arrow for the others."""
+    sorted_by_spark(monkeypatch)
