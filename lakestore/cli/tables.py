@@ -90,12 +90,18 @@ def describe(table: str, server: str, as_json: bool) -> None:
         **_reads_from(part),
         "lake": f"freshness {found.lake.freshness}, format version {found.lake.format_version}",
         "partitioned by": ", ".join(found.lake.partition_by) or "-",
-        "sorted by": ", ".join(found.lake.sort_by) or "-",
+        "sorted by": _order(found),
         "schema version": str(found.schema_id),
         "uuid": found.uuid,
     }
     emit_text("\n".join(f"{name:15}{value}" for name, value in lines.items()) + "\n")
     emit(columns, as_json=False)
+
+
+def _order(table: Table) -> str:
+    """The order of the rows in a lake file, for `describe`."""
+    curve = f"Z-curve of {', '.join(table.lake.z_order_by)}" if table.lake.z_order_by else "-"
+    return ", ".join(table.lake.sort_by) or curve
 
 
 def _reads_from(part: dict[str, Any]) -> dict[str, str]:

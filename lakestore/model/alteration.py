@@ -250,6 +250,7 @@ def _(step: RenameColumn, table: Table) -> Table:
         table.lake,
         partition_by=tuple(_with_column(_PARTITIONED_COLUMN, text, name) for text in table.lake.partition_by),
         sort_by=tuple(_with_column(_SORTED_COLUMN, text, name) for text in table.lake.sort_by),
+        z_order_by=tuple(map(name, table.lake.z_order_by)),
     )
     return replace(
         _with(table, replace(column, name=step.to), column),
@@ -354,7 +355,7 @@ def _use(table: Table, name: str) -> str:
         "merge engine": table.merge.columns,
         "ttl": [table.ttl.column] if table.ttl else [],
         "lake's partitioning": [part.column for part in table.lake.partition_fields()],
-        "lake's sort order": [part.column for part in table.lake.sort_fields()],
+        "lake's sort order": [*[part.column for part in table.lake.sort_fields()], *table.lake.z_order_by],
     }
     return next((use for use, names in uses.items() if name in names), "")
 

@@ -45,6 +45,7 @@ LAKE_OPTIONS = (
     "upkeep_percent",
     "upkeep_files",
     "committers",
+    "z_order_by",
 )
 OWN_CATALOG = "own"
 """The name of the server's own catalog."""
@@ -128,6 +129,8 @@ class LakeOptions:
     """The policy for commits of other engines: `ours_only`, or `ours+maintenance`, which lets them maintain files."""
     adopted: bool = False
     """True if files of another engine are in the lake: they lack our columns, so these are optional."""
+    z_order_by: tuple[str, ...] = ()
+    """Columns along whose Z-curve a compaction orders the rows. Not together with `sort_by`."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -137,6 +140,7 @@ class LakeOptions:
             "format_version": self.format_version,
             "target_file_bytes": self.target_file_bytes,
             **{name: getattr(self, name) for name in _SAID_IF_SET if getattr(self, name) != getattr(_USUAL, name)},
+            **({"z_order_by": list(self.z_order_by)} if self.z_order_by else {}),
         }
 
     @staticmethod
@@ -150,6 +154,7 @@ class LakeOptions:
             int(data.get("format_version", usual.format_version)),
             size if type(size) is int and 1 <= size <= INT64_MAX else usual.target_file_bytes,
             **{name: data[name] for name in _SAID_IF_SET if name in data},
+            z_order_by=tuple(data.get("z_order_by", ())),
         )
 
     @property
@@ -220,7 +225,7 @@ def lake_options(options: dict[str, Any]) -> LakeOptions:
         if name not in LAKE_OPTIONS:
             raise Invalid(f"lake option {name!r} is not known; known are {', '.join(LAKE_OPTIONS)}")
     checked = dict(options)
-    for name in ("partition_by", "sort_by"):
+    for name in ("partition_by", "sort_by", "z_order_by"):
         if name in checked:
             value = checked[name]
             if not isinstance(value, str | list | tuple):

@@ -43,6 +43,7 @@ LAKE = outside_values.record(
         "upkeep_files": outside_values.integer(1),
         "committers": outside_values.text(32),
         "adopted": outside_values.boolean,
+        "z_order_by": outside_values.list_of(_FIELD, WIDEST.columns),
     }
 )
 DEFINITION = outside_values.record(

@@ -291,6 +291,7 @@ def check(table: Table, limits: Limits = DEFAULT) -> None:
     if not 1 <= table.lake.freshness_seconds <= SECONDS_MAX:
         raise Invalid(f"table {table.name}: freshness is a time from 1s to {SECONDS_MAX}s")
     partitioned = [part.column for part in table.lake.partition_fields()]
+    _check_z_order(table)
     for name in (*partitioned, *[part.column for part in table.lake.sort_fields()]):
         if name not in LAKE_COLUMNS and types.is_nested(table.column(name).type):
             raise Invalid(
@@ -308,6 +309,30 @@ def _check_committers(table: Table) -> None:
         )
     if said not in (OURS_ONLY, WITH_MAINTENANCE):
         raise Invalid(f"table {table.name}: committers is {OURS_ONLY!r} or {WITH_MAINTENANCE!r}, not {excerpt(said)}")
+
+
+Z_ORDER_TYPES = ("int", "long", "float", "double", "string", "binary", "timestamptz")
+"""Types of the lake that Iceberg's rewrite in Spark can order along a Z-curve."""
+
+
+def _check_z_order(table: Table) -> None:
+    names = table.lake.z_order_by
+    if names and (table.lake.sort_by or len(set(names)) < max(len(names), 2)):
+        raise Invalid(f"table {table.name}: lake option 'z_order_by' is two columns or more, without 'sort_by'")
+    for name in names:
+        kind = table.column(name).type
+        if not re.fullmatch(r"\w+", name):
+            raise Invalid(
+                f"table {table.name}: column {name!r} has other characters than letters, digits and _, which"
+                " Iceberg cannot order along a Z-curve"
+            )
+        if types.is_nested(kind) or types.iceberg_type(kind) not in Z_ORDER_TYPES:
+            raise Invalid(
+                f"table {table.name}: column {name!r} is {kind}, and a Z-curve is of integers, floating-point numbers,"
+                " strings, binary and timestamptz"
+            )
+        if name in [part.column for part in table.lake.partition_fields() if part.transform == "identity"]:
+            raise Invalid(f"table {table.name}: column {name!r} is a partition, so a Z-curve has no use for it")
 
 
 def _check_shape(table: Table) -> None:

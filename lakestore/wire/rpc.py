@@ -63,6 +63,7 @@ LAKE_SINCE = {
     "upkeep_files": 5,
     "committers": 5,
     "adopted": 5,
+    "z_order_by": 5,
 }
 """Keys of `lake` in the definition of a new table to the protocol that introduced them. A definition leaves them out
 unless they ask for something.

@@ -5,6 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -125,3 +129,21 @@ def test_expiry_leaves_what_a_reader_holds(tmp_path: Path) -> None:
             assert orphans.expire(tierer.tools, known, keep_last=1, keep_seconds=0.0) == 1
             assert in_lake(spark) == in_table(table)
     server.close()
+
+
+def test_a_compaction_orders_rows_along_a_z_curve(lake: ls.Lake, spark: SparkSession) -> None:
+    """Each of the files then has a part of the range of both columns. By size alone each has the whole range of `b`."""
+    schema = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("größe", pa.int64())])
+    options = {"z_order_by": ["a", "größe"], "target_file_bytes": 60_000}
+    table = lake.create_table("shop.points", schema, primary_key=["id"], buckets=1, lake=options)
+    ids = np.arange(40_000)
+    table.upsert(pa.table([ids, ids % 200, ids // 200], schema=schema))
+    with Tierer(lake, spark) as tierer:
+        tierer.run_once("shop.points", compaction=True)
+        files = tierer.tools.main_files(table.definition, tierer.tools.standing(table.definition)[0]).files()
+        read = [pq.read_table(file.path.removeprefix("file:"), partitioning=None) for file in files]
+    assert len(read) >= 4
+    for name in schema.names[1:]:
+        near = [rows for rows in read if pc.min(rows[name]).as_py() <= 10]
+        assert len(near) < len(read), "a condition on either column reads few files"
+    assert sum(rows.num_rows for rows in read) == len(ids)

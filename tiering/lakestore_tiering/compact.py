@@ -24,6 +24,7 @@ from lakestore.rows.ranges import Offsets, OffsetSet
 from lakestore.union.plan import TableScan
 from lakestore.v1.lakestore_pb2 import FetchRequest
 from lakestore_spark.session import LAKE
+from lakestore_spark.types import quote_name
 from lakestore_tiering import adopted_files, debts, snapshot_files
 from lakestore_tiering.debts import COMPACTION, Debt
 from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, java_errors
@@ -213,13 +214,17 @@ def rewrite(tools: Round, started: Fork) -> None:
         return
     options = rewrite_options(table.lake.target_file_bytes, force=started.whole)
     pairs = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
-    strategy = "sort" if table.lake.sort_by else "binpack"
+    # Main may still have the columns' names of an earlier version.
+    curve = started.scan.lake_table.lake.z_order_by
+    strategy = "sort" if table.lake.sort_by or curve else "binpack"
+    columns = ", ".join(map(quote_name, curve)).replace("\\", "\\\\").replace("'", "\\'")
+    order = f"sort_order => 'zorder({columns})', " if columns else ""
     # With the catalog's name: otherwise Spark looks for a catalog named like the namespace and logs that there is none.
     with java_errors():
         name = tools.lake(started.scan.lake_table).name
         tools.spark.sql(
             f"CALL {LAKE}.system.rewrite_data_files(table => '{name}', branch => '{started.branch}', "
-            f"strategy => '{strategy}', options => map({pairs}))"
+            f"strategy => '{strategy}', {order}options => map({pairs}))"
         ).collect()
     tools.crash("compact-rewritten")
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lakestore.errors import Invalid
-from lakestore.evolution import SetOptions
+from lakestore.evolution import DropColumn, RenameColumn, SetOptions
 from lakestore.model.alteration import apply_steps, difference
 from lakestore.model.columns import LakeOptions
 from lakestore.model.table import Table, define
@@ -81,3 +81,38 @@ def test_an_older_server_is_not_asked_for_them() -> None:
         with pytest.raises(Invalid, match=r"would ignore '(snapshot|upkeep|committers)"):
             rpc.check_known(method, request, 4, "0.2.0")
     rpc.check_known(method, CreateTableRequest(definition=table().to_json()), 4, "0.2.0")
+
+
+POINTS = pa.schema(
+    [("id", pa.int64()), ("a", pa.float32()), ("b", pa.string()), ("d", pa.date32()), ("b.c", pa.string())]
+)
+
+
+def points(**lake: Any) -> Table:
+    return define("t.t", POINTS, primary_key=["id"], lake=lake)
+
+
+def test_a_z_order_is_kept_and_its_columns_are_renamed_but_not_dropped() -> None:
+    made = points(z_order_by=["a", "b"])
+    assert Table.from_json(made.to_json()).lake == made.lake
+    assert "z_order_by" not in points().as_dict()["lake"]
+    assert apply_steps(made, [RenameColumn("a", "x")]).lake.z_order_by == ("x", "b")
+    with pytest.raises(Invalid, match="sort order"):
+        apply_steps(made, [DropColumn("b")])
+
+
+@pytest.mark.parametrize(
+    ("lake", "why"),
+    [
+        ({"z_order_by": ["a"]}, "two columns"),
+        ({"z_order_by": ["a", "a"]}, "two columns"),
+        ({"z_order_by": ["a", "b"], "sort_by": ["a"]}, "without 'sort_by'"),
+        ({"z_order_by": ["a", "d"]}, "'d' is date"),
+        ({"z_order_by": ["a", "b"], "partition_by": ["b"]}, "'b' is a partition"),
+        ({"z_order_by": ["a", "none"]}, "none"),
+        ({"z_order_by": ["a", "b.c"]}, "other characters"),
+    ],
+)
+def test_a_z_order_that_iceberg_cannot_make_is_refused(lake: dict[str, Any], why: str) -> None:
+    with pytest.raises(Invalid, match=why):
+        points(**lake)
