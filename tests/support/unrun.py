@@ -67,6 +67,15 @@ NOT_RUN = {
     ): _CONTAINER,
     (_DEPLOY, "S3_PASSWORD=… PG_PASSWORD=… docker compose -f examples/deploy/compose.yaml up --build"): _CONTAINER,
     ("docs/errors.md", "LakestoreError"): "the tree of errors; tests/test_docs.py holds it against the classes",
+    (
+        "docs/operating.md",
+        "Upkeep of shop.orders: compaction 812 (a rewrite is running), manifests 41",
+    ): "a line of lakestore status; tests/lake/test_upkeep.py sees the debts",
+    (
+        "docs/operating.md",
+        "Rounds of shop.orders come every 40 s instead of 10s: 25,000 files wait for compaction, more than upkeep_files"
+        " (10,000)",
+    ): "a line of lakestore status; tests/lake/test_upkeep.py reads it",
     ("docs/operating.md", "lakestore backup /backups/$(date +%s) && rsync -a /backups/ standby:/backups/"): (
         "copies to another machine; tests/network/test_cli_paths.py makes backups"
     ),
