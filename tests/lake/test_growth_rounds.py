@@ -48,9 +48,9 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
         done.described += 1
         return read(self, place)
 
-    def noted_file(file: Any) -> Any:
+    def noted_file(*given: Any) -> Any:
         done.data_files += 1
-        return offsets(file)
+        return offsets(*given)
 
     def noted_job(*given: Any) -> Any:
         done.spark_jobs += 1

@@ -154,7 +154,7 @@ def test_maintenance_there_is_adopted_and_rows_there_are_not(
         assert good is not None
         model.theirs(f"DELETE FROM theirs.{NAME} WHERE id = 1")
         model.upsert(range(100, 103), 5)
-        with pytest.raises(ls.LakestoreError, match=r"written through Lakestore"):
+        with pytest.raises(ls.LakestoreError, match=r"deleted through Lakestore"):
             tierer.run_once(compaction=False)
         assert pairs(model.table.scan().to_arrow().to_pylist()) == sorted(model.rows.items()), "reads go on"
         model.theirs(f"CALL theirs.system.rollback_to_snapshot('{NAME}', {good.snapshot_id})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -293,3 +294,7 @@ def test_commands(
     assert run_command(["release", NAME, "--to", SOURCE, "--yes"]) == 0
     assert f"{SOURCE} is a plain Iceberg table of the catalog now" in capsys.readouterr().out
     assert catalog.load_table(SOURCE).scan().to_arrow().num_rows == 1_000
+    assert run_command([*adopt, "--key", "id", "--json"]) == 0
+    assert isinstance(json.loads(capsys.readouterr().out), dict)
+    assert run_command(["release", NAME, "--to", SOURCE, "--yes", "--json"]) == 0
+    assert isinstance(json.loads(capsys.readouterr().out), dict)

@@ -130,6 +130,7 @@ DONE: tuple[tuple[str, ...], ...] = (
     ("drop", "shop.newer", "--yes"),
     ("tables", "--dropped"),
     ("undrop", "shop.newer"),
+    ("rescale", "shop.newer", "--buckets", "2"),
     ("subscriptions", "reset", "billing", "--to", "latest", "--yes"),
     ("producers", "--registers"),
     ("support-bundle", "-o", "FOLDER/bundle.tar.gz"),
@@ -145,10 +146,11 @@ ELSEWHERE = {
     "init-journal",  # tests.network.test_kafka_journal
     "journal move",  # tests.network.test_failover
     "tier",  # tests.network.test_cli
+    "adopt", "release",  # tests.network.test_adoption
     "demo",  # make demo
 }  # fmt: skip
 """Commands whose ends are data by tests that have what they need; their errors are tried here."""
-ARGUMENTS = {"lookup": ["t.a", "1"]}
+ARGUMENTS = {"lookup": ["t.a", "1"], "tier": ["--once"]}
 
 
 def test_every_command_takes_json_and_is_tried() -> None:
