@@ -120,10 +120,11 @@ def principal(world: World, who: str) -> Principal:
 # Requests of RPCs, filled from the descriptors.
 
 PLAIN = set(
-    """address after alteration at at_least before_images born bucket bytes check_only columns deep detail dry_run end
-    epoch files folder hidden holder in_parts key keys lag lake_snapshot list_services live_end live_only live_start
-    member next no_dead owner prefix problems progress protocol purge range_changes changes_max records rejected release
-    require schema_id sequence service session shard start timeline to token until where without_lake""".split()
+    """abort address after alteration at at_least before_images born bucket buckets bytes check_only columns deep detail
+    dry_run end epoch files folder heads hidden holder in_parts key keys lag lake_snapshot list_services live_end
+    live_only live_start location member next no_dead owner prefix primary_key problems progress protocol purge
+    range_changes changes_max records rejected release require schema_id sequence service session shard start timeline
+    to token until upkeep where without_lake""".split()
 )
 """Fields that name no table; left as they are."""
 PUT: dict[str, Any] = {
@@ -158,6 +159,7 @@ def filled(kind: Any, target: Target, *, has_uuid: bool, is_new: bool) -> Any:
         "table_uuid": target.uuid if has_uuid else "",
         "table_uuids": [target.uuid] if has_uuid else [],
         "new_name": new_name,
+        "source": table,
         "database": "secret",
         "definition": json.dumps({"name": table}),
         "change": change,
