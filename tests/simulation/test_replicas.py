@@ -112,6 +112,17 @@ def test_a_follower_refuses_a_write_and_names_the_leader() -> None:
     in_world("names", story)
 
 
+def test_a_server_that_follows_never_names_itself_as_the_leader() -> None:
+    """A client of this server alone would give up, because it is sent to where it is."""
+
+    def story(system: SimSystem) -> None:
+        loop = engine_of(system.await_leader()).loop
+        assert loop.journal.leader.address == loop.address
+        assert loop._not_leader().leader == ""
+
+    in_world("itself", story)
+
+
 @pytest.mark.parametrize("journal", get_args(JournalKind))
 @pytest.mark.parametrize("seed", range(2))
 def test_a_paused_leader_steps_down_and_loses_nothing_that_was_acknowledged(seed: int, journal: JournalKind) -> None:

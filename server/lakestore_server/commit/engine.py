@@ -156,7 +156,8 @@ class CommitLoop:
 
     def _not_leader(self) -> NotLeader:
         leader = self.journal.leader
-        return NotLeader.of("" if leader.has_left else leader.address)
+        is_gone = leader.has_left or leader.address == self._address  # it was this server, or will be in a moment
+        return NotLeader.of("" if is_gone else leader.address)
 
     @property
     def is_leading(self) -> bool:
