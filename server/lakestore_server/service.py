@@ -66,9 +66,9 @@ class Verbs(TypedDict):
     ListTables: Callable[[pb.ListTablesRequest], pb.ListTablesAnswer]
     RenameTable: Callable[[pb.RenameTableRequest], pb.TableInfo]
     TruncateTable: Callable[[pb.TruncateTableRequest], pb.TruncateTableAnswer]
+    RescaleTable: Callable[[pb.RescaleTableRequest], pb.RescaleTableAnswer]
     AdoptTable: Callable[[pb.AdoptTableRequest], pb.AdoptTableAnswer]
     ReleaseTable: Callable[[pb.ReleaseTableRequest], pb.ReleaseTableAnswer]
-    RescaleTable: Callable[[pb.RescaleTableRequest], pb.RescaleTableAnswer]
     UndropTable: Callable[[pb.UndropTableRequest], pb.TableInfo]
     ListDroppedTables: Callable[[pb.ListDroppedTablesRequest], pb.ListDroppedTablesAnswer]
     DeleteWhere: Callable[[pb.DeleteWhereRequest], pb.DeleteWhereAnswer]
@@ -147,9 +147,9 @@ def _verbs(parts: _Parts) -> Verbs:
         "ListTables": parts.tables.list_tables,
         "RenameTable": parts.tables.rename_table,
         "TruncateTable": parts.truncations.truncate,
+        "RescaleTable": parts.rescales.rescale,
         "AdoptTable": parts.adoptions.adopt_table,
         "ReleaseTable": parts.adoptions.release_table,
-        "RescaleTable": parts.rescales.rescale,
         "UndropTable": parts.droppings.undrop_table,
         "ListDroppedTables": parts.droppings.list_dropped_tables,
         "DeleteWhere": parts.deletes.delete_where,

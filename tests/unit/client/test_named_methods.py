@@ -29,11 +29,13 @@ OWNERS: dict[str, Any] = {
     "snapshot": Snapshot,
     "table": ls.Table,
     "value": datetime.datetime,
+    "key": str,
+    "properties": dict,
     "writer": Writer,
 }
 """Names in messages to what they stand for."""
 CHAINED = (ls.Lake, ls.Table, Snapshot, ls.Scan, ls.ChangeBatch)
-OTHERS = {"show", "load_table", "collect", "rewrite_data_files", "format", "load", "option"}
+OTHERS = {"show", "load_table", "collect", "rewrite_data_files", "format", "load", "option", "mode", "save"}
 """Methods of other engines, behind a call or a name of theirs."""
 CALL = re.compile(r"(?:\b([A-Za-z_]\w*)|[\])\"'])?\.([a-z_]+)\(")
 
