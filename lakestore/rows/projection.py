@@ -65,7 +65,8 @@ def convert_column(array: pa.Array, old: Column, new: Column) -> pa.Array:
         return array
     if not new.nested:
         return array.cast(new.arrow.type)
-    places = {part.id: place for struct in (tree(old), *tree(old).inside()) for place, part in enumerate(struct.parts)}
+    parents = (parent for _, parent in tree(old).with_paths())
+    places = {part.id: place for parent in parents for place, part in enumerate(parent.parts)}
 
     def find(source: pa.StructType, want: TargetType) -> list[int | None]:
         return [places.get(part.id) for part in want.parts]

@@ -308,7 +308,7 @@ def test_foreign_properties_branches_and_expiry_are_adopted(served: Served, outs
 
 
 KEPT = ("total-", "lakestore.live-sum")
-"""What a rewrite says again. The sum is for the tierer of these tests, which reads it there."""
+"""Properties of a summary that a rewrite repeats. The tierer of these tests reads the live sum there."""
 
 
 def rewrite(theirs: Table) -> int:

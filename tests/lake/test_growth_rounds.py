@@ -23,7 +23,7 @@ CHANGED, PARTITIONS, FILES_PER_MANIFEST = 12, 4, 20
 
 @dataclass
 class Work:
-    """What a round did."""
+    """The work of a round, in numbers."""
 
     manifests: int = 0
     """Manifests that were opened."""

@@ -138,7 +138,7 @@ class LossyProxy:
 
     def __init__(self, port: int) -> None:
         self.lose_commits = 0
-        """How many answers to commits of a table to lose next."""
+        """The number of answers to commits of a table that the proxy loses next."""
         self.is_away = False
         proxy = self
 

@@ -17,7 +17,7 @@ PROGRAM = (
 
 
 def sorted_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the rounds of sorted tables to Spark. Arrow writes those of the other tables."""
+    """Leave the rounds of sorted tables to Spark. Arrow writes the rounds of other tables."""
     write = small_rows.write
 
     def written(tools: Any, lake: Any, cut: Any, scan: Any) -> Any:

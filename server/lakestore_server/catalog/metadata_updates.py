@@ -7,7 +7,7 @@ The caller passes the time and new uuids. A snapshot that comes too late (sequen
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from lakestore.errors import Conflict, Invalid
 from lakestore_server.catalog import schemas
@@ -158,7 +158,7 @@ def updated(base: Json, updates: Sequence[Json], *, now_ms: int, base_location: 
     file; None if it was never stored."""
     draft = Draft(base, now_ms)
     for update in updates:
-        _apply(draft, update)
+        run_update(ACTIONS, draft, update)
     return draft.finished(base_location)
 
 
@@ -171,16 +171,22 @@ def _format_of(properties: Mapping[str, str]) -> int:
     return version
 
 
-def _apply(draft: Draft, update: Json) -> None:
-    """Apply one update, or `Invalid` for one that is malformed or not known."""
+Target = TypeVar("Target")
+"""The draft that an update changes."""
+
+
+def run_update(
+    handlers: Mapping[str, Callable[[Target, Json], None]], draft: Target, update: Json, of: str = ""
+) -> None:
+    """Apply one update, or `Invalid` for one that is malformed or not known. `of` is for the sentence."""
     action = update.get("action")
-    handler = ACTIONS.get(action) if isinstance(action, str) else None
+    handler = handlers.get(action) if isinstance(action, str) else None
     if handler is None:
-        raise Invalid(f"update action {action!r} is not known")
+        raise Invalid(f"update action {action!r}{of} is not known")
     try:
         handler(draft, update)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise Invalid(f"update {action!r} is malformed: {error!r}") from error
+        raise Invalid(f"update {action!r}{of} is malformed: {error!r}") from error
 
 
 def _assign_uuid(draft: Draft, update: Json) -> None:

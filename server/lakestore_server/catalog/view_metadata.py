@@ -14,6 +14,7 @@ from typing import Any
 from lakestore.errors import Conflict, Invalid
 from lakestore_server.catalog import schemas
 from lakestore_server.catalog.errors import BadView
+from lakestore_server.catalog.metadata_updates import run_update
 from lakestore_server.catalog.schemas import Json
 
 FORMAT_VERSION = 1
@@ -53,14 +54,7 @@ def updated(base: Json, updates: Sequence[Json], *, now_ms: int) -> Json:
     """The base after the updates, or the base itself if nothing changes."""
     draft = _Draft(base, now_ms)
     for update in updates:
-        action = update.get("action")
-        handler = _ACTIONS.get(action) if isinstance(action, str) else None
-        if handler is None:
-            raise Invalid(f"update action {action!r} of a view is not known")
-        try:
-            handler(draft, update)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise Invalid(f"update {action!r} of a view is malformed: {error!r}") from error
+        run_update(_ACTIONS, draft, update, " of a view")
     return draft.finished()
 
 

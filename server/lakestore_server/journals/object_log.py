@@ -660,7 +660,7 @@ class _Reader:
         number, index = _parts(start)
         if gap := self.gap(number + bool(index)):
             log.info("the numbers %d to %d, which were left out, are filled", gap.start, gap.stop - 1)
-            list(self._asked(lambda each: self.objects.fill(each), gap))
+            list(self._asked(self.objects.fill, gap))
             self.hurry()
 
     def _check_open(self, start: int) -> None:

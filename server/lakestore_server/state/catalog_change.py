@@ -170,22 +170,16 @@ Locations = dict[tuple[str, str], str | None]
 
 
 def _check_view(step: SetView | DropView, current: Locations, views: Mapping[tuple[str, str], SqlView]) -> None:
-    key = (step.namespace, step.name)
-    here = views.get(key)
-    location = current.get(key, here.location if here else None)
+    here = views.get((step.namespace, step.name))
+    _check_move("view", step, here.location if here else None, current)
     if isinstance(step, DropView):
-        if location is None:
-            raise NotFound(f"there is no view {step.namespace}.{step.name}")
-        current[key] = None
         return
-    if location != step.expected:
-        raise Conflict(f"view {step.namespace}.{step.name} was changed by another commit")
     more = len(step.view.document) - (len(here.document) if here else 0)
     if more > 0 and more + sum(len(view.document) for view in views.values()) > VIEWS_TOTAL_CHARS_MAX:
         raise LimitReached(
             f"the metadata of all views would take more than {VIEWS_TOTAL_CHARS_MAX:,} characters, the limit: drop some"
         )
-    current[key] = step.view.location
+    current[step.namespace, step.name] = step.view.location
 
 
 def _check_properties(step: SetNamespace, namespaces: Mapping[str, Mapping[str, str]]) -> None:
@@ -208,17 +202,25 @@ def _check_pointer(
     current: Locations,
     pointers: Mapping[tuple[str, str], Pointer],
 ) -> None:
+    here = pointers.get((step.namespace, step.name))
+    _check_move("table", step, here.location if here else None, current)
+    if isinstance(step, SetPointer):
+        current[step.namespace, step.name] = step.pointer.location
+
+
+def _check_move(
+    noun: str, step: SetPointer | DropPointer | SetView | DropView, here: str | None, current: Locations
+) -> None:
+    """Refuse to drop what is not there, or to set what another commit has changed. A drop is noted."""
     key = (step.namespace, step.name)
-    here = pointers.get(key)
-    location = current.get(key, here.location if here else None)
-    if isinstance(step, DropPointer):
-        if location is None:
-            raise NotFound(f"there is no table {step.namespace}.{step.name}")
-        current[key] = None
+    location = current.get(key, here)
+    if isinstance(step, SetPointer | SetView):
+        if location != step.expected:
+            raise Conflict(f"{noun} {step.namespace}.{step.name} was changed by another commit")
         return
-    if location != step.expected:
-        raise Conflict(f"table {step.namespace}.{step.name} was changed by another commit")
-    current[key] = step.pointer.location
+    if location is None:
+        raise NotFound(f"there is no {noun} {step.namespace}.{step.name}")
+    current[key] = None
 
 
 def apply(change: CatalogChange, namespaces: Namespaces, pointers: Pointers, views: SqlViews) -> None:

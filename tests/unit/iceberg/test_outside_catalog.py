@@ -1,4 +1,4 @@
-"""How an outside catalog is opened: secrets by variable and file, said nowhere; and what is sent to it."""
+"""An outside catalog: its secrets come from variables and files, no text repeats them, and it gets these updates."""
 
 from __future__ import annotations
 
