@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -35,6 +36,8 @@ class Files(Protocol):
     def open_input_file(self, path: str, /) -> NativeFile:
         """Open a file for random reads. Raises `FileNotFoundError`."""
 
+
+_forget_too: list[Callable[[], None]] = []
 
 _instead: list[Files] = []
 """The source of all files, in a process that may open none itself; otherwise empty."""
@@ -91,6 +94,13 @@ def forget_stores() -> None:
     """Connect again to each store, by the variables that the environment has then."""
     _store.cache_clear()
     _small.clear()
+    for forget in _forget_too:
+        forget()
+
+
+def forget_with_stores(forget: Callable[[], None]) -> None:
+    """Call `forget` at each `forget_stores`: it drops connections that another module keeps."""
+    _forget_too.append(forget)
 
 
 def forget_small_files(location: str | None = None) -> None:

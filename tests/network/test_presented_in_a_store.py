@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 from jepsen import engines
 from jepsen.system.store import WAREHOUSE, Store
 from lakestore.iceberg import places
+from lakestore_server.snapshots.removal import remove_file
 from tests.support.served import Served
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
@@ -32,6 +34,20 @@ def test_nothing_is_left_of_a_reader_that_is_gone(store: Store, tmp_path: Path) 
         served.clock.advance(3_700)
         served.server.presented.sweep()
         assert store.kept.objects.keys(PRESENTED) == []
+
+
+def test_files_are_removed_from_the_store_that_is_there_now(store: Store) -> None:
+    """Another store served this process before, under the same name of a bucket."""
+    location = f"{WAREHOUSE}/a.parquet"
+    places.write(location, b"1")
+    remove_file(location)
+    store.close()
+    with contextlib.closing(Store()) as later:
+        later.tell()
+        places.forget_stores()
+        places.write(location, b"1")
+        remove_file(location)
+        assert later.kept.objects.keys() == []
 
 
 def test_a_small_file_is_asked_for_once_until_it_is_forgotten(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from lakestore.iceberg.places import is_in_store, place
+from lakestore.iceberg.places import forget_with_stores, is_in_store, place
 from lakestore_server.catalog.metadata_store import Storage, storage_for
 
 _STORES_KEPT = 16
@@ -40,3 +40,6 @@ def _store_of(location: str) -> Storage:
 @lru_cache(maxsize=_STORES_KEPT)
 def _store(bucket: str) -> Storage:
     return storage_for(bucket)
+
+
+forget_with_stores(_store.cache_clear)
