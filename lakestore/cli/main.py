@@ -118,6 +118,7 @@ COMMANDS = {
         "Drop TABLE.",
     ),
     "files": ("tables", "List the files of TABLE in the lake."),
+    "freshness": ("freshness", "The cost of a lake that is as fresh as a table promises."),
     "init-bridge": (
         "bridge",
         "Write a first bridge.yaml for TOPIC, or for all topics of a PREFIX, from newest records or a registry.",

@@ -246,14 +246,14 @@ def files(metadata_location: str, snapshot_id: int) -> list[LakeFile]:
     ]
 
 
-def history(metadata_location: str) -> list[str]:
-    """The operations of the snapshots that branch main still has, oldest first: append, overwrite, replace (a
-    compaction), delete.
+def history(metadata_location: str) -> list[Mapping[str, Any]]:
+    """The snapshots that branch main still has, oldest first. Each has a summary, whose operation is append, overwrite,
+    replace (a compaction) or delete.
     """
     document = metadata(metadata_location).document
     known = {snapshot["snapshot-id"]: snapshot for snapshot in document.get("snapshots", ())}
     kept = [known[entry["snapshot-id"]] for entry in document.get("snapshot-log", ()) if entry["snapshot-id"] in known]
-    return [snapshot["summary"]["operation"] for snapshot in kept if "summary" in snapshot]
+    return [snapshot for snapshot in kept if "summary" in snapshot]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from lakestore_tiering.round import Round, StopAsked, TableMemory
 
 SCAN: Any = SimpleNamespace(table=SimpleNamespace(uuid="u", name="shop.a"), hot_rows=1, in_lake=True)
 CUT: Any = SimpleNamespace(scan=lambda _: SCAN, lease="")
-FORK = Fork(SCAN, "b", 1, (0,), "", 1, whole=False)
+FORK = Fork(SCAN, "b", 1, (0,), "", 1, 0.0, whole=False)
 Step = Callable[[Round], object]
 STEPS: dict[str, tuple[Any, str, Step]] = {
     "flush": (flush, "_round", lambda tools: flush.flush(tools, "shop.a")),

@@ -83,8 +83,8 @@ def test_commit_without_an_answer_is_found_in_the_lake(
     table.upsert(items(range(10)))
     real = iceberg_java.Iceberg.land
 
-    def lost(self: iceberg_java.Iceberg, transaction, update, record, branch, source):  # type: ignore[no-untyped-def]
-        real(self, transaction, update, record, branch, source)
+    def lost(self: iceberg_java.Iceberg, transaction, update, record, branch, source, seconds):  # type: ignore[no-untyped-def]
+        real(self, transaction, update, record, branch, source, seconds)
         self.jvm.java.lang.Integer.parseInt("no answer")
 
     with Tierer(lake, spark) as tierer:

@@ -198,7 +198,7 @@ def test_a_compaction_that_waits_is_given_up_at_the_end(rounds: Rounds, monkeypa
 
     scan: Any = SimpleNamespace(table=SimpleNamespace(uuid="u"), lake_table=None)
     monkeypatch.setattr(
-        "lakestore_tiering.compact.fork", lambda _, name, **__: Fork(scan, name, 1, (0,), "lease", 1, whole=False)
+        "lakestore_tiering.compact.fork", lambda _, name, **__: Fork(scan, name, 1, (0,), "lease", 1, 0.0, whole=False)
     )
     monkeypatch.setattr("lakestore_tiering.compact.rewrite", rewrite)
     monkeypatch.setattr("lakestore_tiering.compact.abandon", abandon)
@@ -233,7 +233,7 @@ def test_the_compaction_of_a_dropped_table_gives_its_lease_back(
     monkeypatch.setattr(rounds.tierer.tools.leases, "release", released.append)
     scan: Any = SimpleNamespace(table=SimpleNamespace(uuid="dropped"), lake_table=None)
     rewritten: Future[None] = Future()
-    fork = Fork(scan, "branch", 1, (0,), "lease", 1, whole=False)
+    fork = Fork(scan, "branch", 1, (0,), "lease", 1, 0.0, whole=False)
     rounds.tierer._compacting["dropped"] = service._Rewrite(fork, rewritten, 0.0)
     rounds.tierer.tools.forks["dropped"] = "branch"
     rounds.run(1.0)

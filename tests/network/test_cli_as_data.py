@@ -147,6 +147,7 @@ ELSEWHERE = {
     "journal move",  # tests.network.test_failover
     "tier",  # tests.network.test_cli
     "adopt", "release",  # tests.network.test_adoption
+    "freshness price",  # tests.lake.test_freshness_price
     "demo",  # make demo
 }  # fmt: skip
 """Commands whose ends are data by tests that have what they need; their errors are tried here."""

@@ -76,6 +76,9 @@ NOT_RUN = {
         "Rounds of shop.orders come every 40 s instead of 10s: 25,000 files wait for compaction, more than upkeep_files"
         " (10,000)",
     ): "a line of lakestore status; tests/lake/test_upkeep.py reads it",
+    ("docs/operating.md", "lakestore freshness price shop.orders"): (
+        "six rounds of a tierer come before it; tests/lake/test_freshness_price.py runs it after them"
+    ),
     ("docs/operating.md", "lakestore backup /backups/$(date +%s) && rsync -a /backups/ standby:/backups/"): (
         "copies to another machine; tests/network/test_cli_paths.py makes backups"
     ),

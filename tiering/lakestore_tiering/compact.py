@@ -7,6 +7,7 @@ point is leased until then, because it names these deaths.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
@@ -117,6 +118,8 @@ class Fork:
     tier_point: tuple[int, ...]
     lease: str
     epoch: int
+    began: float
+    """Seconds since 1970."""
     whole: bool
     adopted: frozenset[str] = frozenset()
     """Paths of adopted files, which are rewritten instead of all others."""
@@ -135,6 +138,8 @@ class _Swap:
     """Java delete files that cover only old files."""
     deletes: Deletes
     """Deletes for rows of the new files that died since the fork."""
+    seconds: float
+    """Seconds of the rewrite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +205,7 @@ def _forked(tools: Round, scan: TableScan, lease: str, *, force: bool, may_start
     lake.fork(branch)
     tools.forks[scan.table.uuid] = branch
     tools.crash("compact-forked")
-    return Fork(scan, branch, current, record.tier_point, lease, epoch, whole, adopted)
+    return Fork(scan, branch, current, record.tier_point, lease, epoch, time.time(), whole, adopted)
 
 
 def rewrite(tools: Round, started: Fork) -> None:
@@ -267,7 +272,8 @@ def _land(tools: Round, started: Fork) -> CompactionResult | None:
     found = tools.indexes.find(new, _died_since(tools, started, record), started.scan.table.uuid)
     deletes = write_deletes(lake, found)
     tools.crash("compact-before-landing")
-    swap = _Swap(started.branch, int(snapshot.snapshotId()), old, new, _outdated(old, live), deletes)
+    took = max(snapshot.timestampMillis() / 1_000 - started.began, 0.0)
+    swap = _Swap(started.branch, int(snapshot.snapshotId()), old, new, _outdated(old, live), deletes, took)
     after = replace(record, epoch=tools.epoch(), tier_from=record.tier_point)
     staged = lake.own_manifests(snapshot)
     try:
@@ -341,7 +347,7 @@ def _landed(lake: Iceberg, record: Record, base: int, swap: _Swap) -> int:
     for java in [*(file.java for file in swap.new), *swap.deletes.added]:
         update = update.addFile(java)
     try:
-        return lake.land(transaction, update, record, swap.branch, swap.snapshot_id)
+        return lake.land(transaction, update, record, swap.branch, swap.snapshot_id, swap.seconds)
     except JAVA_FAILURES as error:
         source = str(swap.snapshot_id)
         return lake.find_landed(error, lambda snapshot: snapshot.summary().get("source-snapshot-id") == source)

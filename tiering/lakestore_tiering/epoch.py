@@ -15,7 +15,7 @@ from lakestore.client.transport import Transport
 from lakestore.errors import Conflict, Fenced, LakestoreError, Unavailable
 from lakestore.v1.lakestore_pb2 import TableUpkeep, TiererRequest, TierProblem
 
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.25
 RENEWALS_PER_EPOCH = 4
 ALL_UPKEEP_EVERY = 8
 _PROBLEMS_SINCE = 5

@@ -6,6 +6,7 @@ written files and the deletes, so the catalog refuses a lost or doubled row.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -59,18 +60,19 @@ class StagedRows:
 
 def flush(tools: Round, name: str) -> FlushResult | None:
     """Bring a table's hot rows into the lake. None if nothing is hot."""
+    began = time.monotonic()
     cut = tools.plan(name)
     try:
         scan = cut.scan(name)
         if not scan.hot_rows:
             return None
         with tools.turn_of(scan.table), java_errors():
-            return _round(tools, cut, scan)
+            return _round(tools, cut, scan, began)
     finally:
         tools.leases.release(cut.lease)
 
 
-def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> FlushResult:
+def _round(tools: Round, cut: ReadPlan, scan: TableScan, began: float) -> FlushResult:
     """One round: stage the hot rows, write deletes for the dead ones, commit both.
 
     Nothing is visible before the commit, so a broken round is repeated from its start.
@@ -83,7 +85,7 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> FlushResult:
     staged = _stage(tools, lake, cut, scan, epoch)
     tools.crash("staged")
     with stage_errors(lake, scan.table.name, staged.branch):
-        flushed = _landed(tools, cut, scan, lake, record, staged)
+        flushed = _landed(tools, cut, scan, lake, record, staged, began)
     tools.discard_staged(lake, staged.snapshot_id, staged.manifests)
     tools.crash("after-commit")
     return flushed
@@ -108,7 +110,13 @@ def stage_errors(lake: Iceberg, name: str, branch: str) -> Iterator[None]:
 
 
 def _landed(
-    tools: Round, cut: ReadPlan, scan: TableScan, lake: Iceberg, record: Record, staged: StagedRows
+    tools: Round,
+    cut: ReadPlan,
+    scan: TableScan,
+    lake: Iceberg,
+    record: Record,
+    staged: StagedRows,
+    began: float,
 ) -> FlushResult:
     # From here on the commit is refused if another engine rewrites a file with dead rows. Otherwise the deaths would be
     # lost.
@@ -129,7 +137,7 @@ def _landed(
     )
     tools.crash("before-commit")
     try:
-        landed = lake.retry(lambda: _commit(lake, after, base, staged, found, deletes))
+        landed = lake.retry(lambda: _commit(lake, after, base, staged, found, deletes, began))
     except LakestoreError as error:
         raise tools.failed(scan.table, record, error) from error
     return FlushResult(
@@ -213,13 +221,14 @@ def _commit(
     staged: StagedRows,
     dead_rows: Sequence[Found],
     deletes: Deletes,
+    began: float,
 ) -> int:
     transaction = lake.transaction()
     update = _delta(lake, transaction, base, dead_rows, deletes) if dead_rows else transaction.newAppend()
     for file in staged.files:
         update = update.addRows(file.java) if dead_rows else update.appendFile(file.java)
     try:
-        return lake.land(transaction, update, record, staged.branch, staged.snapshot_id)
+        return lake.land(transaction, update, record, staged.branch, staged.snapshot_id, time.monotonic() - began)
     except JAVA_FAILURES as error:
         return lake.find_landed(error, lambda snapshot: record_of(snapshot) == record)
 

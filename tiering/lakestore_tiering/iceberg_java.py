@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, Unavailable
 from lakestore.iceberg.row_search import Bounds
 from lakestore.iceberg.values import Value
-from lakestore_tiering.record import KEYS, Record
+from lakestore_tiering.record import KEYS, SECONDS, Record
 
 COMMIT_ATTEMPTS = 4
 TIER_TAG = "lakestore-tier"
@@ -199,10 +199,16 @@ class Iceberg:
     def transaction(self) -> Any:
         return self.table.newTransaction()
 
-    def land(self, transaction: Any, update: Any, record: Record, branch: str, source: int | None) -> int:
-        """Finish an update of main in one commit: its record, the tier tag, and the end of the branch it came from."""
+    def land(
+        self, transaction: Any, update: Any, record: Record, branch: str, source: int | None, seconds: float
+    ) -> int:
+        """Finish an update of main in one commit: its record, the tier tag, and the end of the branch it came from.
+
+        `seconds` is how long the work took that is committed.
+        """
         for key, value in record.summary().items():
             update.set(key, value)
+        update.set(SECONDS, f"{seconds:.3f}")
         if source is not None:
             update.set("source-snapshot-id", str(source))
         update.commit()

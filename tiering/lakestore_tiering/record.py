@@ -1,7 +1,8 @@
 """The record in the summary of each of our snapshots.
 
 Keys: `lakestore.epoch`, `tier-from` and `tier-point` (JSON lists of offsets, one per bucket), `live-sum` (a JSON list
-of decimal texts), `lsn` and `schema-id`; Iceberg adds `source-snapshot-id`. The catalog accepts a commit only if
+of decimal texts), `lsn` and `schema-id`; Iceberg adds `source-snapshot-id`. `seconds` is how long the round or the
+rewrite took, for `lakestore freshness price`. The catalog accepts a commit only if
 `tier-from` is main's tier point, the epoch is current, and the sums equal the log's at that point.
 """
 
@@ -16,6 +17,8 @@ from lakestore.union.plan import TierState
 
 _PREFIX = "lakestore."
 KEYS = tuple(_PREFIX + name for name in ("epoch", "tier-from", "tier-point", "live-sum", "lsn", "schema-id"))
+
+SECONDS = _PREFIX + "seconds"
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,12 +116,17 @@ class Round:
         """Hold a table's turn for one step.
 
         Two steps can meet at one table, because flushes go by name and a rename gives a table the name of another
-        round. After a failed step the lake table is loaded again, because the kept one may be the cause.
+        round. After a failed step the lake table is loaded again, because the kept one may be the cause. An error of
+        the storage is `Unavailable`: the next round tries again.
         """
         memory = self.known.setdefault(table.uuid, TableMemory())
         with memory.turn:
             try:
                 yield
+            except OSError as error:
+                memory.lake = None
+                told = str(error).split("\n")[0]
+                raise Unavailable(f"the files of table {table.name} cannot be used now: {told}") from error
             except BaseException:
                 memory.lake = None
                 raise

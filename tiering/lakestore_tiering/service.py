@@ -189,6 +189,8 @@ class Tierer:
         self._looked: dict[str, float] = {}
         self._due: dict[str, float] = {}
         """Table uuid to clock seconds."""
+        self._took: dict[str, float] = {}
+        """Table uuid to the seconds of its last flush."""
         self._budgets = Budgets(self.tools.debts, clock)
         self._pool = ThreadPoolExecutor(ROUNDS_AT_ONCE, "lakestore-round")
         self._background = ThreadPoolExecutor(1, "lakestore-compact")
@@ -349,11 +351,14 @@ class Tierer:
         if was_done:
             self._troubles.went_well(table)
         self._held.report_upkeep(self.tools.debts.messages())
-        return self._budgets.pause(table)
+        # The round is to end, not to begin, when its promise is due: the next row may come right after the plan.
+        return max(self._budgets.pause(table) - 2 * self._took.get(table.uuid, 0.0), 0.0)
 
     def _round(self, table: Table) -> None:
         with tracing.span("round", table=table.name):
+            began = self._clock()
             flushed = self._flush(table)
+            self._took[table.uuid] = self._clock() - began
             self.tools.sweep_once(table)
             self._compact_beside(table)
             if flushed:
@@ -372,7 +377,7 @@ class Tierer:
         known = {table.uuid for table in tables}
         self._troubles.keep_only(tables)
         self.tools.debts.keep_only(known)
-        for memory in (self.tools.known, self._rounds, self._looked, self._due, self._budgets.rests):
+        for memory in (self.tools.known, self._rounds, self._looked, self._due, self._took, self._budgets.rests):
             for gone in memory.keys() - known:
                 memory.pop(gone)
         for gone in self._compacting.keys() - known:

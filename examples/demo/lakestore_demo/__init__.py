@@ -305,7 +305,7 @@ def _files(lake: Lake, name: str) -> str:
         return f"{scan.live_rows:,} rows, none in the lake yet"
     files = cold.files(scan.metadata_location, scan.snapshot_id)
     data = [file for file in files if file.content == "data"]
-    done = cold.history(scan.metadata_location)
+    done = [each["summary"]["operation"] for each in cold.history(scan.metadata_location)]
     compactions = done.count("replace")
     return (
         f"{scan.live_rows:,} rows; {len(done) - compactions} flushes and {compactions} compactions left "
