@@ -26,7 +26,7 @@ REQUESTS_PER_ROUND, REQUESTS_PER_FILE = 8, 3
 """Requests of a round to an object store, the server's among them; tests/lake/test_requests_of_a_round.py counts 14 for
 two files and 17 for three.
 """
-PAUSE_SECONDS = 0.25
+PAUSE_SECONDS = 0.05
 """The shortest pause between two rounds of a table."""
 _PLACES_MAX = 1e9
 _STEPS = 20

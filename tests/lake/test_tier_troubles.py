@@ -6,7 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,8 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.operate.metrics import text as metrics_text
 from lakestore_tiering import iceberg_java, service
 from lakestore_tiering.compact import Fork
-from lakestore_tiering.round import Round
+from lakestore_tiering.round import ROUNDS_AT_ONCE, Round
+from lakestore_tiering.schedule import ROUNDS_KEPT, Pace
 from lakestore_tiering.service import RETRY_SECONDS, RETRY_SECONDS_MAX, SERVER_SECONDS_MAX
 from tests.support.served import Served
 from tests.support.waiting import until
@@ -62,8 +63,14 @@ class Rounds:
         """The service for so long."""
         end = self.now + seconds
         while self.now < end:
-            self.tierer._run_due(threading.Event())
+            self.pass_once(threading.Event())
             self.now += 1.0
+
+    def pass_once(self, stop: threading.Event) -> None:
+        """Begin the rounds that are due and wait for all of them."""
+        self.tierer._begin_due(stop)
+        wait(self.tierer._begun)
+        self.tierer._settle_ended(stop)
 
     def status(self) -> dict[str, Any]:
         """The server's words on the bad table."""
@@ -128,6 +135,49 @@ def test_rounds_of_several_tables_run_side_by_side(rounds: Rounds, monkeypatch: 
         assert not rounds.tierer._troubles.problems()
 
 
+def test_tables_that_wait_for_spark_block_no_other(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More tables than places wait for Spark, and the good one has its rounds meanwhile."""
+    slow = [f"shop.slow{i}" for i in range(ROUNDS_AT_ONCE + 2)]
+    for name in slow:
+        rounds.served.lake.create_table(name, SCHEMA, lake={"freshness": "1s"})
+    begun: Counter[str] = Counter()
+
+    def flush(tools: Round, name: str) -> None:
+        begun[name] += 1
+        if name in slow:
+            with tools.sparks_turn():
+                rounds.done[name] += 1
+        else:
+            rounds.done[name] += 1
+
+    monkeypatch.setattr(service, "flush", flush)
+    with rounds.tierer.tools.spark_turn:
+        for number in range(1, 6):
+            rounds.tierer._begin_due(threading.Event())
+            until(lambda: all(begun[name] == 1 for name in slow), "the rounds of the slow tables")
+            until(lambda: sum(not round_.done() for round_ in rounds.tierer._begun) == len(slow), "the good tables")
+            assert rounds.done[GOOD] == number
+            rounds.tierer._settle_ended(threading.Event())
+            rounds.now += 1.0
+        assert [rounds.done[name] for name in slow] == [0] * len(slow)
+    wait(rounds.tierer._begun)
+    rounds.tierer._settle_ended(threading.Event())
+    assert [rounds.done[name] for name in slow] == [1] * len(slow)
+
+
+def test_a_round_begins_so_early_that_it_ends_within_the_freshness() -> None:
+    pace = Pace()
+    assert pace.until_next("u", 10.0) == 10.0
+    pace.took_seconds("u", 2.0)
+    pace.took_seconds("u", 1.0)
+    assert pace.until_next("u", 10.0) == 8.0
+    pace.took_seconds("u", 9.0)
+    assert pace.until_next("u", 10.0) == 2.5, "an idle table is not asked about again and again"
+    for _ in range(ROUNDS_KEPT):
+        pace.took_seconds("u", 1.0)
+    assert pace.until_next("u", 10.0) == 9.0, "a long round is forgotten"
+
+
 @pytest.mark.parametrize("once", [True, False])
 def test_rounds_have_the_callers_deadline(rounds: Rounds, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
     monkeypatch.setattr("lakestore_tiering.orphans.expire", lambda *_: 0)
@@ -147,7 +197,7 @@ def test_a_round_that_has_not_begun_ends_no_trouble(rounds: Rounds) -> None:
     stop = threading.Event()
     stop.set()
     rounds.now += RETRY_SECONDS_MAX
-    rounds.tierer._run_due(stop)
+    rounds.pass_once(stop)
     assert [told.failures for told in rounds.tierer._troubles.problems()] == [1]
     assert rounds.done == {BAD: 1, GOOD: 1}
 

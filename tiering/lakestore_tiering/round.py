@@ -25,6 +25,7 @@ from lakestore_tiering.hot_rows import Hot
 from lakestore_tiering.iceberg_java import Iceberg, java_errors
 from lakestore_tiering.live_files import LiveFiles, MainFiles
 from lakestore_tiering.record import Record
+from lakestore_tiering.schedule import Places
 
 
 def lake_name(table: Table) -> str:
@@ -38,6 +39,8 @@ def version_name(table: Table) -> str:
 
 
 STANDING_ATTEMPTS = 5
+ROUNDS_AT_ONCE = 4
+"""Rounds with a place: one waits for the server while another prepares its commit."""
 STAGE, COMPACT = "lakestore_stage_", "lakestore_compact_"
 """Prefixes of our branches. The epoch and a random suffix follow."""
 
@@ -84,6 +87,8 @@ class Round:
 
     Reentrant for a flush during a rewrite, as in tests.
     """
+    places: Places = field(default_factory=lambda: Places(ROUNDS_AT_ONCE))
+    """A round holds a place, but not while it waits for Spark or uses it."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when the service is stopped. No step begins a Spark job afterwards."""
     known: dict[str, TableMemory] = field(default_factory=dict)
@@ -106,7 +111,7 @@ class Round:
     @contextmanager
     def sparks_turn(self) -> Iterator[None]:
         """Hold `spark_turn`. Raises `StopAsked` if the service was stopped meanwhile."""
-        with self.spark_turn:
+        with self.places.lent(), self.spark_turn:
             if self.stop.is_set():
                 raise StopAsked
             yield

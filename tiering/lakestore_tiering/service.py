@@ -1,7 +1,7 @@
 """The tiering service: rounds of each table by its freshness, with compaction in parallel and expiry afterwards.
 
-- One holder at a time has the epoch. Rounds of several tables run in parallel; a table has one round at a time.
-  Compactions rewrite beside the rounds.
+- One holder at a time has the epoch. Rounds of several tables run in parallel; a table has one round at a time, which
+  no other table's round waits for. Compactions rewrite beside the rounds.
 - A table whose round fails is retried later and does not delay the others.
 - `Fenced` ends the service, as does a server that is unreachable or refuses the tierer for too long.
 """
@@ -15,14 +15,14 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -42,9 +42,12 @@ from lakestore_tiering.epoch import POLL_SECONDS, HeldEpoch
 from lakestore_tiering.flush import FlushResult, flush
 from lakestore_tiering.hot_rows import Hot
 from lakestore_tiering.round import Round, StopAsked, no_crash
+from lakestore_tiering.schedule import Pace
 
 RETRY_SECONDS = 2.0
 RETRY_SECONDS_MAX = 300.0
+WAIT_SECONDS_MIN = 0.05
+"""Seconds between two looks for due tables, at least."""
 SERVER_SECONDS_MAX = 600.0
 """Seconds for which a server may be unreachable, or refuse the tierer, before the service ends."""
 _log = logging.getLogger("lakestore.tiering")
@@ -123,8 +126,8 @@ class ServerOutage:
             _log.warning("the server %s answers the tierer again", self._address)
 
 
-ROUNDS_AT_ONCE = 4
-"""Tables whose rounds run in parallel: one waits for the server while another prepares its commit."""
+ROUND_THREADS = 64
+"""Tables whose rounds have begun: a few have places, the others wait for a place or for Spark."""
 ROUNDS_PER_EXPIRY = 20
 ORPHAN_CHECK_SECONDS = 6 * 3600.0
 """Seconds between two searches for orphans of one table."""
@@ -148,6 +151,15 @@ class Outcome:
     compacted: CompactionResult | None
     expired: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A round that has begun."""
+
+    table: Table
+    began: float
+    """Clock seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +201,12 @@ class Tierer:
         self._looked: dict[str, float] = {}
         self._due: dict[str, float] = {}
         """Table uuid to clock seconds."""
-        self._took: dict[str, float] = {}
-        """Table uuid to the seconds of its last flush."""
-        self._budgets = Budgets(self.tools.debts, clock)
-        self._pool = ThreadPoolExecutor(ROUNDS_AT_ONCE, "lakestore-round")
+        self._budgets, self._pace = Budgets(self.tools.debts, clock), Pace()
+        self._known: list[Table] = []
+        self._listed = float("-inf")
+        """Clock seconds at which the server listed `_known`."""
+        self._begun: dict[Future[FlushResult | bool], _Begun] = {}
+        self._pool = ThreadPoolExecutor(ROUND_THREADS, "lakestore-round")
         self._background = ThreadPoolExecutor(1, "lakestore-compact")
         self._compacting: dict[str, _Rewrite] = {}
 
@@ -219,7 +233,12 @@ class Tierer:
             except LakestoreError as error:
                 errors[found.uuid] = error
 
-        self._side_by_side(lambda each: self._once(each, compaction), tables, settle)
+        running = {self._submit(self._once, each, compaction): each for each in tables}
+        try:
+            for round_ in as_completed(running):
+                settle(running[round_], round_)
+        finally:
+            _awaited(running)
         if errors:
             raise _joined([errors[found.uuid] for found in tables if found.uuid in errors])
         return [done[found.uuid] for found in tables]
@@ -229,15 +248,18 @@ class Tierer:
         has ended (`Stopped`), or until the leader `has_moved`.
         """
         self._held.acquire(float("inf"), stop)
-        while not (stop.is_set() or self.has_moved):
-            try:
-                self._run_due(stop)
-            except Stopped:
-                raise
-            except (Unavailable, Denied) as error:
-                stop.wait(self._server.failed(error))
-            else:
-                stop.wait(POLL_SECONDS)
+        try:
+            while not (stop.is_set() or self.has_moved):
+                try:
+                    self._begin_due(stop)
+                    self._settle_ended(stop)
+                except Stopped:
+                    raise
+                except (Unavailable, Denied) as error:
+                    stop.wait(self._server.failed(error))
+        finally:
+            _awaited(self._begun)
+            self._begun.clear()
 
     @property
     def has_moved(self) -> bool:
@@ -291,55 +313,59 @@ class Tierer:
             tracing.note(rows=flushed.rows if flushed else 0)
         return flushed
 
-    def _run_due(self, stop: threading.Event) -> None:
-        """Run the rounds that are due. Raises errors of the server, but not of a table."""
+    def _begin_due(self, stop: threading.Event) -> None:
+        """Begin the rounds that are due. Raises errors of the server."""
         self._held.epoch()
         self.tools.stop = stop
-        tables = self._tables()
+        if self._clock() - self._listed >= POLL_SECONDS:
+            self._known, self._listed = self._tables(), self._clock()
+            self._forget_all_but(self._known)
         self._server.went_well()
-        self._forget_all_but(tables)
-        due = [table for table in tables if self._clock() >= self._due.get(table.uuid, 0.0)]
+        running = {begun.table.uuid for begun in self._begun.values()}
+        due = [table for table in self._known if table.uuid not in running]
+        due = [table for table in due if self._clock() >= self._due.get(table.uuid, 0.0)]
+        for table in sorted(due, key=lambda table: self._due.get(table.uuid, 0.0)):
+            self._begun[self._submit(self._unless_stopped, table, stop)] = _Begun(table, self._clock())
 
-        def work(table: Table) -> bool:
-            if stop.is_set():
-                return False
-            try:
-                self._round(table)
-            except StopAsked:
-                return False
-            return True
-
-        def settle(table: Table, round_: Future[bool]) -> None:
-            self._due[table.uuid] = self._clock() + self._settled(table, round_)
+    def _settle_ended(self, stop: threading.Event) -> None:
+        """Settle rounds that have ended, or wait for one until it is time to look for due tables. Raises errors of the
+        server, but not of a table.
+        """
+        running = {begun.table.uuid for begun in self._begun.values()}
+        due = min((due for uuid, due in self._due.items() if uuid not in running), default=float("inf"))
+        seconds = min(POLL_SECONDS, max(due - self._clock(), WAIT_SECONDS_MIN))
+        if self._begun:
+            wait(self._begun, seconds, FIRST_COMPLETED)
+        else:
+            stop.wait(seconds)
+        for round_ in [round_ for round_ in self._begun if round_.done()]:
+            begun = self._begun.pop(round_)
+            self._due[begun.table.uuid] = self._settled(begun, round_)
             self._held.report(self._troubles.problems())
 
-        self._side_by_side(work, due, settle)
-
-    def _side_by_side(
-        self,
-        work: Callable[[Table], Result],
-        tables: Sequence[Table],
-        settle: Callable[[Table, Future[Result]], None],
-    ) -> None:
-        """Run `work` for several tables in parallel; `settle` is called on this thread for each result.
-
-        The work inherits the caller's deadline and trace. If `settle` raises, running work is awaited and the rest is
-        not started.
-        """
-        running = {self._pool.submit(contextvars.copy_context().run, work, table): table for table in tables}
+    def _unless_stopped(self, table: Table, stop: threading.Event) -> FlushResult | bool:
+        """A round. False if the service was stopped before or during it, True if nothing was hot."""
+        if stop.is_set():
+            return False
         try:
-            for done in as_completed(running):
-                settle(running[done], done)
-        finally:
-            wait([done for done in running if not done.cancel()])
+            return self._round(table) or True
+        except StopAsked:
+            return False
 
-    def _settled(self, table: Table, round_: Future[bool]) -> float:
-        """Record the outcome of a round. Returns the seconds until the table's next round.
+    def _submit(self, work: Callable[..., Result], table: Table, *about: Any) -> Future[Result]:
+        """Run `work` for a table on a thread with a place. It inherits the caller's deadline and trace."""
 
-        The round's result is False if the service was stopped during it.
-        """
+        def placed() -> Result:
+            with self.tools.places.taken():
+                return work(table, *about)
+
+        return self._pool.submit(contextvars.copy_context().run, placed)
+
+    def _settled(self, begun: _Begun, round_: Future[FlushResult | bool]) -> float:
+        """Record the outcome of a round. Returns the clock seconds at which the table's next round begins."""
+        table, now = begun.table, self._clock()
         try:
-            was_done = round_.result()
+            flushed = round_.result()
         except (Fenced, Denied, Stopped):
             raise
         except Exception as error:
@@ -347,18 +373,17 @@ class Tierer:
                 return 0.0
             if iceberg_java.has_ended(self.tools.spark):
                 raise Stopped(f"Spark has ended, so nothing can be tiered: start the tierer again ({error})") from error
-            return self._troubles.failed(table, error).retry_seconds
-        if was_done:
+            return now + self._troubles.failed(table, error).retry_seconds
+        if flushed is not False:
             self._troubles.went_well(table)
+        if isinstance(flushed, FlushResult):
+            self._pace.took_seconds(table.uuid, now - begun.began)
         self._held.report_upkeep(self.tools.debts.messages())
-        # The round is to end, not to begin, when its promise is due: the next row may come right after the plan.
-        return max(self._budgets.pause(table) - 2 * self._took.get(table.uuid, 0.0), 0.0)
+        return begun.began + self._pace.until_next(table.uuid, self._budgets.pause(table))
 
-    def _round(self, table: Table) -> None:
+    def _round(self, table: Table) -> FlushResult | None:
         with tracing.span("round", table=table.name):
-            began = self._clock()
             flushed = self._flush(table)
-            self._took[table.uuid] = self._clock() - began
             self.tools.sweep_once(table)
             self._compact_beside(table)
             if flushed:
@@ -371,13 +396,14 @@ class Tierer:
                 self._looked[table.uuid] = self._clock()
                 if table.uuid not in self._compacting:
                     orphans.remove(self.tools, table)
+        return flushed
 
     def _forget_all_but(self, tables: list[Table]) -> None:
         """Forget dropped tables. Their compactions are abandoned, which releases the leases."""
         known = {table.uuid for table in tables}
         self._troubles.keep_only(tables)
         self.tools.debts.keep_only(known)
-        for memory in (self.tools.known, self._rounds, self._looked, self._due, self._took, self._budgets.rests):
+        for memory in (self.tools.known, self._rounds, self._looked, self._due, self._budgets.rests, self._pace.took):
             for gone in memory.keys() - known:
                 memory.pop(gone)
         for gone in self._compacting.keys() - known:
@@ -410,6 +436,11 @@ class Tierer:
             compact.abandon(self.tools, running.fork)
             raise Unavailable(f"the compaction of table {table.name} failed: {error}") from error
         self._budgets.landed(table, compact.land(self.tools, running.fork))
+
+
+def _awaited(rounds: Iterable[Future[Any]]) -> None:
+    """Cancel what has no thread yet and wait for the rest."""
+    wait([round_ for round_ in rounds if not round_.cancel()])
 
 
 def _joined(errors: list[LakestoreError]) -> LakestoreError:

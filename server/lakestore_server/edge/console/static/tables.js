@@ -14,7 +14,7 @@ export function forget() {
 
 const debt = (row) => (row.lake_deleted_rows || 0) + (row.keyed ? Math.max(row.stored_rows - row.rows, 0) : 0);
 export const age = (row, now) => (row.hot_since_us ? Math.max(now - row.hot_since_us, 0) / 1e6 : 0);
-// Rounds come as often as the promise says: what is twice as old was not taken by the round that it waited for.
+// A round ends when the promise is due. A change that is twice as old was left out by its round, or its round takes long.
 export const isLate = (row, now) => age(row, now) > 2 * row.freshness_seconds;
 export const trouble = (row, now) => (row.problem ? "not tiered" : isLate(row, now) ? "late" : row.held_by.length ? "held" : "");
 
