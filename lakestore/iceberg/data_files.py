@@ -86,7 +86,7 @@ def write(rows: pa.Table, location: str, spec_id: int, partition: Mapping[str, V
         size = _encode(rows, sink, footers)
         places.write(location, sink.getvalue())
     else:
-        with places.create(location) as stream:
+        with places.store_errors(location), places.create(location) as stream:
             size = _encode(rows, stream, footers)
     (footer,) = footers
     return File(

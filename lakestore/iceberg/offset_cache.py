@@ -146,7 +146,7 @@ def read_columns(location: str, form: str, columns: Sequence[str], size: int | N
     if size is not None and size <= SMALL_BYTES:
         file = pq.ParquetFile(pa.BufferReader(places.read(location)))
         return file.read(list(columns), use_threads=False).select(list(columns))
-    with places.open_file(location) as stream:
+    with places.store_errors(location), places.open_file(location) as stream:
         return pq.read_table(stream, columns=list(columns), partitioning=None)
 
 

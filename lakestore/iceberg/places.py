@@ -4,12 +4,15 @@
 2. A file in an object store never changes, and its name is never used again. So a small one that this process wrote or
    read stays in memory, and the store is asked for it once.
 3. A small file goes up in one put. No folder is made in an object store.
+4. A store that does not answer is `Unavailable`, a store that refuses is `Invalid`: no raw error of Arrow's leaves.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -17,6 +20,7 @@ import pyarrow as pa
 from pyarrow import NativeFile
 from pyarrow.fs import FileSystem, LocalFileSystem
 
+from lakestore.errors import Invalid, LakestoreError, Unavailable
 from lakestore.iceberg import store_counts
 from lakestore.iceberg.cache import RecentValues
 from lakestore.iceberg.store_counts import GET, HEAD, PUT
@@ -27,6 +31,16 @@ KEPT_BYTES_MAX = 4 << 20
 SMALL_FILES_BYTES = 32 << 20
 """Memory for small files of object stores."""
 _STORES_KEPT = 16
+_STORE_ERROR = re.compile(
+    r"AWS Error (?P<code>[A-Z_]+(?: \(HTTP status \d+\))?) during (?P<what>\w+)|google::cloud|Azure"
+)
+"""Texts that stand only in Arrow's errors of object stores, not in its errors of damaged files."""
+_REFUSALS = frozenset(
+    ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "INVALID_CLIENT_TOKEN_ID", "INVALID_SIGNATURE", "UNRECOGNIZED_CLIENT",
+     "SIGNATURE_DOES_NOT_MATCH", "MISSING_AUTHENTICATION_TOKEN", "REQUEST_EXPIRED", "NO_SUCH_BUCKET",
+     "UNKNOWN (HTTP status 400)", "UNKNOWN (HTTP status 401)", "UNKNOWN (HTTP status 403)")
+)  # fmt: skip
+"""Codes of answers that a store repeats until its keys, address or region are set right."""
 _small: RecentValues[memoryview] = RecentValues(SMALL_FILES_BYTES)
 
 
@@ -66,9 +80,33 @@ def is_in_store(location: str) -> bool:
     return not _instead and file_uri.to_path(location) is None
 
 
+@contextmanager
+def store_errors(location: str) -> Iterator[None]:
+    """Turns Arrow's errors of an object store into Lakestore's. Errors of local and of damaged files stay."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        match = _STORE_ERROR.search(str(error))
+        if match is None or not is_in_store(location):
+            raise
+        raise _store_error(location, match["code"] or "", match["what"] or "", error) from error
+
+
+def _store_error(location: str, code: str, what: str, error: OSError) -> LakestoreError:
+    if code in _REFUSALS:
+        return Invalid(
+            f"the object store refuses {what} of {location} ({code}): check AWS_ACCESS_KEY_ID and its rights"
+        )
+    said = f"{code} at {what}" if code else next(iter(str(error).splitlines()), "")[:200]
+    return Unavailable(f"the object store does not answer for {location}: {said}")
+
+
 def read(location: str) -> bytes:
-    """The bytes of a file. Raises `OSError`, and `FileNotFoundError` if there is none."""
-    with open_file(location) as stream:
+    """The bytes of a file. Raises `OSError`, and `FileNotFoundError` if there is none. `Unavailable` if the store of
+    the file does not answer, `Invalid` if it refuses."""
+    with store_errors(location), open_file(location) as stream:
         found: bytes = stream.read()
     return found
 
@@ -81,11 +119,12 @@ def open_file(location: str) -> NativeFile:
     kept = _small.get(location)
     if kept is None:
         store_counts.of_process().add(HEAD, GET)
-        stream = filesystem.open_input_file(path)
-        if stream.size() > KEPT_BYTES_MAX:
-            return stream
-        with stream:
-            kept = memoryview(stream.read_buffer())
+        with store_errors(location):
+            stream = filesystem.open_input_file(path)
+            if stream.size() > KEPT_BYTES_MAX:
+                return stream
+            with stream:
+                kept = memoryview(stream.read_buffer())
         _keep(location, kept)
     return pa.BufferReader(pa.py_buffer(kept))
 
@@ -125,14 +164,14 @@ def version(location: str) -> str:
 
 def read_part(location: str, begin: int, size: int) -> bytes:
     """`size` bytes of a file from `begin` on; fewer if the file ends earlier."""
-    with open_file(location) as stream:
+    with store_errors(location), open_file(location) as stream:
         found: bytes = stream.read_at(size, begin)
     return found
 
 
 def write(location: str, data: bytes | pa.Buffer) -> None:
     """Write a whole file and create its folders. Nothing is synced."""
-    with create(location) as stream:
+    with store_errors(location), create(location) as stream:
         stream.write(data)
     if is_in_store(location):
         _keep(location, memoryview(data))
@@ -149,7 +188,8 @@ def create(location: str) -> NativeFile:
     if is_in_store(location):
         store_counts.of_process().add(PUT)
     try:
-        return filesystem.open_output_stream(path)
+        with store_errors(location):
+            return filesystem.open_output_stream(path)
     except FileNotFoundError:
         filesystem.create_dir(path.rpartition("/")[0], recursive=True)
         return filesystem.open_output_stream(path)

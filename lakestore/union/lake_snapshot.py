@@ -6,7 +6,6 @@ arrays, in bounded memory: planning a new snapshot reads only its new manifests.
 
 from __future__ import annotations
 
-import gzip
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,12 +14,11 @@ from functools import lru_cache, partial
 from typing import Any, overload
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Corrupt, Invalid, PlanExpired
-from lakestore.iceberg import cache, manifests, places
+from lakestore.iceberg import cache, manifests, metadata_files, places
 from lakestore.iceberg.delete_index import DeleteIndex
 from lakestore.iceberg.field_ids import id_of
 from lakestore.iceberg.manifest_entries import Entries, Longs, recent_name
@@ -69,14 +67,14 @@ MANIFESTS_BYTES_MAX = 256 << 20
 """Memory for cached manifests: about 300,000 files with statistics of six columns."""
 LISTED_BYTES = 600
 """Memory of one entry of a manifest list."""
-_GZIP = b"\x1f\x8b"
 
 
 @contextmanager
 def named(path: str) -> Iterator[None]:
     """Turns errors of the storage into errors that name the file."""
     try:
-        yield
+        with places.store_errors(path):
+            yield
     except FileNotFoundError as error:
         raise PlanExpired(f"file {path} is gone: the read took longer than its lease, so read again") from error
     except (pa.ArrowInvalid, struct.error) as error:
@@ -118,8 +116,8 @@ def metadata(location: str) -> LakeTable:
     with named(location):
         data = places.read(location)
         try:
-            return LakeTable(location, orjson.loads(gzip.decompress(data) if data.startswith(_GZIP) else data))
-        except (ValueError, OSError, EOFError) as error:
+            return LakeTable(location, metadata_files.parsed(data))
+        except ValueError as error:
             raise Corrupt(f"file {location} is not the metadata of an Iceberg table: {error}") from error
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 
 from lakestore.errors import Invalid
 from lakestore.iceberg import adopted_rows
-from lakestore.iceberg.places import is_in_store, place
+from lakestore.iceberg.places import is_in_store, place, store_errors
 from lakestore.model.file_uri import LOCAL_PATTERN
 from lakestore.model.table import Table
 from lakestore_tiering.debts import ORPHANS, SNAPSHOTS, Debt
@@ -111,7 +111,8 @@ def remove(
     with tools.turn_of(table), java_errors():
         lake, _ = tools.standing(table)
         filesystem, root = place(str(lake.table.location()))
-        files = dict(_files(filesystem, root))
+        with store_errors(str(lake.table.location())):
+            files = dict(_files(filesystem, root))
         lake.refresh()
         old = [path for path, made in files.items() if made < clock() - keep_seconds]
         candidates = {path: _named_as(path) for path in old if not _METADATA.fullmatch(_name(path))}

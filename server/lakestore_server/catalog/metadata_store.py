@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 import orjson
 
 from lakestore.errors import Corrupt, Invalid, LakestoreError, NotFound, Unavailable
-from lakestore.iceberg import store_counts
+from lakestore.iceberg import metadata_files, store_counts
 from lakestore.iceberg.cache import RecentValues
 from lakestore.iceberg.store_counts import CREATE, DELETE, GET, LIST
 from lakestore.release import needs_extra
@@ -306,11 +306,13 @@ class MetadataStore:
             return found
         data = self._read(location)
         try:
-            read = metadata.normal(orjson.loads(data))
-        except (orjson.JSONDecodeError, Invalid) as error:
+            read = metadata.normal(metadata_files.parsed(data))
+        except (ValueError, Invalid) as error:
             raise Corrupt(f"{location} is not readable table metadata: {error}") from error
         doc = raise_times(read)
-        stored = StoredMetadata(location, doc, data if doc is read else orjson.dumps(doc))
+        stored = StoredMetadata(
+            location, doc, data if doc is read and not metadata_files.is_compressed(data) else orjson.dumps(doc)
+        )
         self._recent.put(location, stored)
         return stored
 

@@ -18,9 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-import orjson
-
 from lakestore.errors import Conflict, Corrupt, Invalid, LakestoreError, Unavailable
+from lakestore.iceberg import metadata_files
 from lakestore.model.file_uri import SCHEME
 from lakestore.release import needs_extra
 from lakestore_server.catalog import metadata
@@ -287,7 +286,7 @@ def _outside_table(loaded: Any) -> OutsideTable:
     with loaded.io.new_input(location).open() as file:
         data = file.read()
     try:
-        doc = metadata.normal(orjson.loads(data))
-    except (orjson.JSONDecodeError, Invalid) as error:
+        doc = metadata.normal(metadata_files.parsed(data))
+    except (ValueError, Invalid) as error:
         raise Corrupt(f"{location} is not readable table metadata: {error}") from error
     return OutsideTable(location, str(loaded.metadata.table_uuid), doc)

@@ -16,13 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakestore.errors import Invalid
-from lakestore.iceberg import puffin
+from lakestore.iceberg import metadata_files, puffin
 from lakestore.iceberg.avro import AvroFile
 from lakestore.iceberg.manifest_entries import Entries
 from lakestore.iceberg.manifest_lists import read_list
 from lakestore.iceberg.position_deletes import PATH, PATH_ID
 from lakestore_server.catalog import locations
-from lakestore_server.catalog.schemas import Json
 
 Read = Callable[[str], bytes]
 """Returns the bytes of the file at a location."""
@@ -35,7 +34,7 @@ _POSITION_DELETES = 1
 def named(location: str, read: Read) -> Iterator[str]:
     """Every file that metadata names, including itself, each before the files it names; repetitions are possible."""
     yield location
-    doc: Json = orjson.loads(read(location))
+    doc = metadata_files.parsed(read(location))
     for part in (*doc.get("statistics", ()), *doc.get("partition-statistics", ())):
         yield part["statistics-path"]
     seen: set[str] = set()
@@ -68,7 +67,8 @@ class Relocation:
 
     def move(self, location: str) -> str:
         """Rewrite a table's metadata and all its files; returns the new location."""
-        doc: Json = orjson.loads(self._read(location))
+        before = self._read(location)
+        doc = metadata_files.parsed(before)
         for snapshot in doc.get("snapshots", ()):
             self._manifest_list(snapshot["manifest-list"])
             snapshot["manifest-list"] = self.place(snapshot["manifest-list"])
@@ -80,7 +80,7 @@ class Relocation:
             key: self.place(value) if locations.is_path(key) else value for key, value in doc["properties"].items()
         }
         made = self.place(location)
-        self._save(made, orjson.dumps(doc))
+        self._save(made, metadata_files.same_form(orjson.dumps(doc), before))
         return made
 
     def _manifest_list(self, location: str) -> None:

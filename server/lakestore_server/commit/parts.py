@@ -24,13 +24,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from lakestore.errors import Conflict, Corrupt, Exhausted, Invalid, NotFound, Unavailable
+from lakestore.errors import Conflict, Corrupt, Exhausted, Invalid, LakestoreError, NotFound, Unavailable
 from lakestore.limits import Limits
 from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files import part_file
 from lakestore_server.files.part_file import PartFiles, PartHead
 from lakestore_server.host.quota import share_of
+from lakestore_server.journals.store_errors import StoreRefusal
 
 log = logging.getLogger("lakestore.parts")
 T = TypeVar("T")
@@ -220,7 +221,9 @@ class PartStore:
                 yield waiting.popleft().result()
 
     @staticmethod
-    def _unavailable(error: OSError) -> Unavailable:
+    def _unavailable(error: OSError) -> LakestoreError:
+        if isinstance(error, StoreRefusal):
+            return Invalid(f"the store of the warehouse refuses uploaded parts: {error}")
         return Unavailable(
             f"the warehouse, which has the uploaded parts, does not answer: {error}", retry_after=RETRY_SECONDS
         )

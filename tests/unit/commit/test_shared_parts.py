@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestore.errors import Conflict, Corrupt, Exhausted, NotFound, Unavailable
+from lakestore.errors import Conflict, Corrupt, Exhausted, Invalid, NotFound, Unavailable
 from lakestore.limits import Limits
 from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
@@ -17,6 +17,7 @@ from lakestore_server.catalog.shared_parts import PartObjects, shared_parts
 from lakestore_server.commit.parts import ASKED_ONE_BY_ONE, LIST_SECONDS, PartStore
 from lakestore_server.files import part_file
 from lakestore_server.files.part_file import PartFiles, PartFolder, PartHead
+from lakestore_server.journals.store_errors import StoreRefusal
 
 SECOND = 1_000_000
 LIMITS = Limits(part_seconds=60, parts=400, parts_bytes=1 << 20)
@@ -30,7 +31,7 @@ class Place:
     def __init__(self, inner: PartFiles) -> None:
         self._inner, self.at_once = inner, inner.at_once
         self.calls: list[str] = []
-        self.is_away = self.loses_answers = False
+        self.is_away = self.loses_answers = self.refuses = False
         self.removes: Callable[[], None] = lambda: None
         """Called before a part is read."""
 
@@ -38,6 +39,8 @@ class Place:
         self.calls.append(name)
         if self.is_away:
             raise OSError(errno.EIO, "the store is away")
+        if self.refuses:
+            raise StoreRefusal("the keys may not use s3://a/b")
 
     def sizes(self) -> dict[str, int]:
         self._call("sizes")
@@ -233,6 +236,22 @@ def test_a_store_that_is_away_is_unavailable_and_changes_nothing(place: Place) -
     place.is_away = False
     assert store.expire(SECOND) == 0
     assert (store.count, rows_of(store, part)) == (1, [b"rows"])
+
+
+def test_a_store_that_refuses_is_not_said_to_be_away(place: Place) -> None:
+    store = server(place)
+    part = upload(store)
+    place.refuses = True
+    for call in (
+        lambda: upload(store),
+        lambda: rows_of(store, part),
+        lambda: store.reserve([f"{'0' * 12}{1:040x}"], "e"),
+    ):
+        with pytest.raises(Invalid, match="the store of the warehouse refuses uploaded parts: the keys may not use"):
+            call()
+    assert store.expire(1 << 50) == 0
+    place.refuses = False
+    assert rows_of(store, part) == [b"rows"]
 
 
 def test_an_upload_without_an_answer_leaves_a_part_that_goes_by_age(place: Place) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
+import orjson
 import pytest
 
+from lakestore.errors import Corrupt
+from lakestore.iceberg import metadata_files
+from lakestore.union import lake_snapshot
 from lakestore_server.catalog import locations, our_tables
 from lakestore_server.catalog.commits import OldMetadata, TableChange
 from lakestore_server.catalog.contents import Name
 from lakestore_server.catalog.metadata_store import LocalStorage, MetadataStore
+from lakestore_server.catalog.relocation import Relocation
 from tests.support.catalogs import World, world
 from tests.support.log_tierer import LogTierer
 from tests.support.served import SCHEMA, Served
@@ -45,6 +51,27 @@ def test_a_file_that_a_read_holds_goes_after_the_read(lake: World) -> None:
     lake.ledger.held_metadata.clear()
     lake.commit("own", set_property(9))
     assert len(files(lake)) == 3
+
+
+@pytest.mark.parametrize("suffix", [".gz.metadata.json", ".metadata.json"])
+def test_a_compressed_metadata_file_is_served_and_read(lake: World, tmp_path: Path, suffix: str) -> None:
+    """Iceberg's `write.metadata.compression-codec=gzip`: engines of an outside catalog may write such files."""
+    lake.create_own()
+    doc = lake.load("own")
+    location = str(tmp_path / f"a b é{suffix}")
+    Path(location).write_bytes(gzip.compress(orjson.dumps(doc)))
+    stored = MetadataStore(LocalStorage(lake.warehouse)).load(location)
+    assert stored.doc == doc
+    assert orjson.loads(stored.data) == doc, "answers have the bytes as they are"
+    assert lake_snapshot.metadata(location).document == doc
+    moved: dict[str, bytes] = {}
+    place = str(Path(location).parent)
+    made = Relocation(place, f"{place}2", lambda name: Path(name).read_bytes(), moved.__setitem__).move(location)
+    assert metadata_files.parsed(moved[made])["table-uuid"] == doc["table-uuid"]
+    assert metadata_files.is_compressed(moved[made]), "PyIceberg goes by the name of the file"
+    Path(location).write_bytes(gzip.compress(orjson.dumps(doc))[:40])
+    with pytest.raises(Corrupt, match="its gzip is damaged"):
+        MetadataStore(LocalStorage(lake.warehouse)).load(location)
 
 
 def test_files_that_a_stopped_server_left_go(lake: World) -> None:
