@@ -26,6 +26,7 @@ from lakestore.union.plan import ReadPlan, TableScan
 from lakestore_tiering import small_rows, snapshot_files
 from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, java_errors, java_list, record_of
 from lakestore_tiering.position_deletes import Deletes, write_deletes
+from lakestore_tiering.progress import COMMIT, ROWS, SPARK, WAIT
 from lakestore_tiering.record import Record
 from lakestore_tiering.round import STAGE, Round
 
@@ -82,7 +83,9 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan, began: float) -> FlushR
     if record.schema_id != scan.table.schema_id:
         # Staged with the version's schema. The commit of these rows moves main's schema.
         lake = tools.of(scan).lake = tools.lake(scan.table)
+    tools.progress.step(scan.table.uuid, ROWS, scan.hot_rows)
     staged = _stage(tools, lake, cut, scan, epoch)
+    tools.progress.step(scan.table.uuid, COMMIT)
     tools.crash("staged")
     with stage_errors(lake, scan.table.name, staged.branch):
         flushed = _landed(tools, cut, scan, lake, record, staged, began)
@@ -155,7 +158,10 @@ def _stage(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: i
     files = small_rows.write(tools, lake, cut, scan)
     if files is not None:
         return StagedRows("", None, files)
+    tools.progress.step(scan.table.uuid, WAIT)
     with tools.sparks_turn():
+        tools.spark.sparkContext.setJobGroup(scan.table.uuid, f"Lakestore: round of table {scan.table.name}")
+        tools.progress.step(scan.table.uuid, SPARK)
         return _staged_by_spark(tools, lake, cut, scan, epoch)
 
 

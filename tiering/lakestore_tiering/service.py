@@ -15,10 +15,11 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -41,6 +42,7 @@ from lakestore_tiering.compact import CompactionResult, Fork
 from lakestore_tiering.epoch import POLL_SECONDS, HeldEpoch
 from lakestore_tiering.flush import FlushResult, flush
 from lakestore_tiering.hot_rows import Hot
+from lakestore_tiering.progress import UPKEEP, RoundProgress, tasks_of
 from lakestore_tiering.round import Round, StopAsked, no_crash
 from lakestore_tiering.schedule import Pace
 
@@ -126,6 +128,8 @@ class ServerOutage:
             _log.warning("the server %s answers the tierer again", self._address)
 
 
+TELL_SECONDS = 2.0
+"""Seconds of a round from which its progress is told, and between two reports."""
 ROUND_THREADS = 64
 """Tables whose rounds have begun: a few have places, the others wait for a place or for Spark."""
 ROUNDS_PER_EXPIRY = 20
@@ -195,7 +199,7 @@ class Tierer:
         self._folder = TemporaryDirectory(prefix="lakestore-cache-", ignore_cleanup_errors=True)
         derived = derived if derived.folder else cache.DerivedCache(Path(self._folder.name))
         about = self._held.epoch, self._held.confirm, crash, OffsetCache(derived), derived
-        self.tools = Round(spark, lake.transport, hot, leases, *about)
+        self.tools = Round(spark, lake.transport, hot, leases, *about, progress=RoundProgress(clock))
         self._troubles, self._server = FailedTables(), ServerOutage(lake.address, clock)
         self._rounds: dict[str, int] = {}
         self._looked: dict[str, float] = {}
@@ -205,6 +209,8 @@ class Tierer:
         self._known: list[Table] = []
         self._listed = float("-inf")
         """Clock seconds at which the server listed `_known`."""
+        self._told, self._has_told = float("-inf"), False
+        """Clock seconds at which the server was told the running rounds, and whether there were any."""
         self._begun: dict[Future[FlushResult | bool], _Begun] = {}
         self._pool = ThreadPoolExecutor(ROUND_THREADS, "lakestore-round")
         self._background = ThreadPoolExecutor(1, "lakestore-compact")
@@ -235,7 +241,7 @@ class Tierer:
 
         running = {self._submit(self._once, each, compaction): each for each in tables}
         try:
-            for round_ in as_completed(running):
+            for round_ in self._as_completed(running):
                 settle(running[round_], round_)
         finally:
             _awaited(running)
@@ -297,8 +303,9 @@ class Tierer:
 
     def _once(self, table: Table, compaction: bool | None) -> Outcome:
         started = self._clock()
-        with tracing.span("round", table=table.name):
+        with tracing.span("round", table=table.name), self.tools.progress.round(table.uuid):
             flushed = self._flush(table)
+            self.tools.progress.step(table.uuid, UPKEEP)
             self.tools.sweep_once(table)
             compacted = None if compaction is False else compact.compact(self.tools, table.name, force=bool(compaction))
             if compaction is not False:
@@ -342,6 +349,24 @@ class Tierer:
             begun = self._begun.pop(round_)
             self._due[begun.table.uuid] = self._settled(begun, round_)
             self._held.report(self._troubles.problems())
+        self._tell_progress()
+
+    def _as_completed(self, rounds: Iterable[Future[Outcome]]) -> Iterator[Future[Outcome]]:
+        """The rounds as they end. Their progress is told meanwhile."""
+        left = set(rounds)
+        while left:
+            done, left = wait(left, POLL_SECONDS, FIRST_COMPLETED)
+            yield from done
+            self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        """Tell the server every few seconds which rounds run, if one runs for long."""
+        is_long = self.tools.progress.longest() >= TELL_SECONDS
+        if self._clock() - self._told < TELL_SECONDS or not (is_long or self._has_told):
+            return
+        running = self.tools.progress.messages(partial(tasks_of, self.tools.spark)) if is_long else []
+        self._held.report_running(running)
+        self._told, self._has_told = self._clock(), bool(running)
 
     def _unless_stopped(self, table: Table, stop: threading.Event) -> FlushResult | bool:
         """A round. False if the service was stopped before or during it, True if nothing was hot."""
@@ -382,8 +407,9 @@ class Tierer:
         return begun.began + self._pace.until_next(table.uuid, self._budgets.pause(table))
 
     def _round(self, table: Table) -> FlushResult | None:
-        with tracing.span("round", table=table.name):
+        with tracing.span("round", table=table.name), self.tools.progress.round(table.uuid):
             flushed = self._flush(table)
+            self.tools.progress.step(table.uuid, UPKEEP)
             self.tools.sweep_once(table)
             self._compact_beside(table)
             if flushed:
