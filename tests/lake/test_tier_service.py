@@ -88,3 +88,18 @@ def test_attach_says_what_a_session_lacks(server: Server, spark: SparkSession) -
     own = session(server.about["grpc"])
     assert own is not spark
     attach(own, server.about["grpc"]).close()
+
+
+def test_a_shorter_promise_is_kept_from_the_moment_it_is_given(lake: ls.Lake, spark: SparkSession) -> None:
+    table = lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=1, lake={"freshness": "1h"})
+    table.upsert(items(range(5), "a"))
+    stop, rounds = threading.Event(), threading.Semaphore(0)
+    with Tierer(lake, spark, crash=lambda point: rounds.release() if point == "after-commit" else None) as tierer:
+        running = threading.Thread(target=tierer.run_forever, args=(stop,))
+        running.start()
+        assert rounds.acquire(timeout=120)
+        table.upsert(items(range(5), "b"))
+        table.alter(lake={"freshness": "1s"})
+        assert rounds.acquire(timeout=120), "the next round waits for the hour that was promised before"
+        stop.set()
+        running.join()

@@ -19,13 +19,14 @@ import lakestore as ls
 from lakestore.cli import tables
 from lakestore.client.retry import has_deadline
 from lakestore.errors import Stopped
+from lakestore.model.freshness_price import ROUNDS_KEPT
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.operate.metrics import text as metrics_text
 from lakestore_tiering import iceberg_java, service
 from lakestore_tiering.compact import Fork
 from lakestore_tiering.progress import SPARK
 from lakestore_tiering.round import ROUNDS_AT_ONCE, Round
-from lakestore_tiering.schedule import ROUNDS_KEPT, Pace
+from lakestore_tiering.schedule import Pace
 from lakestore_tiering.service import RETRY_SECONDS, RETRY_SECONDS_MAX, SERVER_SECONDS_MAX
 from tests.support.served import Served
 from tests.support.waiting import until

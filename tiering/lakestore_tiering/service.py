@@ -325,7 +325,9 @@ class Tierer:
         self._held.epoch()
         self.tools.stop = stop
         if self._clock() - self._listed >= POLL_SECONDS:
-            self._known, self._listed = self._tables(), self._clock()
+            tables = self._tables()
+            self._obey_new_promises(tables)
+            self._known, self._listed = tables, self._clock()
             self._forget_all_but(self._known)
         self._server.went_well()
         running = {begun.table.uuid for begun in self._begun.values()}
@@ -333,6 +335,14 @@ class Tierer:
         due = [table for table in due if self._clock() >= self._due.get(table.uuid, 0.0)]
         for table in sorted(due, key=lambda table: self._due.get(table.uuid, 0.0)):
             self._begun[self._submit(self._unless_stopped, table, stop)] = _Begun(table, self._clock())
+
+    def _obey_new_promises(self, tables: list[Table]) -> None:
+        """A table whose freshness was changed is tiered by the new one from now on, not after the old one's time."""
+        before = {table.uuid: table.lake.freshness_seconds for table in self._known}
+        for table in tables:
+            promise = float(table.lake.freshness_seconds)
+            if table.uuid in self._due and before.get(table.uuid, promise) > promise:
+                self._due[table.uuid] = min(self._due[table.uuid], self._clock() + promise)
 
     def _settle_ended(self, stop: threading.Event) -> None:
         """Settle rounds that have ended, or wait for one until it is time to look for due tables. Raises errors of the
@@ -404,7 +414,8 @@ class Tierer:
         if isinstance(flushed, FlushResult):
             self._pace.took_seconds(table.uuid, now - begun.began)
         self._held.report_upkeep(self.tools.debts.messages())
-        return begun.began + self._pace.until_next(table.uuid, self._budgets.pause(table))
+        current = next((each for each in self._known if each.uuid == table.uuid), table)  # it may promise more by now
+        return begun.began + self._pace.until_next(table.uuid, self._budgets.pause(current))
 
     def _round(self, table: Table) -> FlushResult | None:
         with tracing.span("round", table=table.name), self.tools.progress.round(table.uuid):
