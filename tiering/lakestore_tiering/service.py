@@ -193,7 +193,7 @@ class Tierer:
         self._holder = holder or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._clock = clock
         self._held = HeldEpoch(lake.transport, self._holder, seconds, clock)
-        hot = Hot(spark, lake.transport, lake.address)
+        hot = Hot(spark, lake.transport)
         leases = SessionLeases(lake.transport, keep_seconds=float("inf"), on_release=hot.forget)
         derived = cache.of_process()
         self._folder = TemporaryDirectory(prefix="lakestore-cache-", ignore_cleanup_errors=True)
