@@ -9,6 +9,7 @@ a list shows what was put before it.
 from __future__ import annotations
 
 import hashlib
+import ssl
 import threading
 import time
 import uuid
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from email.message import Message
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from xml.etree import ElementTree
@@ -148,7 +150,10 @@ Guard = Callable[[Call], str | None]
 class ObjectStore:
     """Objects behind a port of this machine. Thread-safe."""
 
-    def __init__(self, objects: Objects | None = None, guard: Guard | None = None) -> None:
+    def __init__(
+        self, objects: Objects | None = None, guard: Guard | None = None, tls: tuple[Path, Path] | None = None
+    ) -> None:
+        """`tls`: certificate and key, for https."""
         self.objects = all_objects = objects or Objects()
 
         class Handler(_Handler):
@@ -158,6 +163,13 @@ class ObjectStore:
             guards = () if guard is None else (guard,)
 
         self._server = HttpServer(("127.0.0.1", 0), Handler)
+        if tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*tls)
+            # The thread of each connection shakes hands, so that a client that does not stops nobody else.
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self.address = f"127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="object-store", daemon=True).start()
 

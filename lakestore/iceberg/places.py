@@ -100,6 +100,8 @@ def _store_error(location: str, code: str, what: str, error: OSError) -> Lakesto
             f"the object store refuses {what} of {location} ({code}): check AWS_ACCESS_KEY_ID and its rights"
         )
     said = f"{code} at {what}" if code else next(iter(str(error).splitlines()), "")[:200]
+    if "SSL peer certificate" in str(error):
+        said += ", this machine does not know the authority of its certificate: set SSL_CERT_FILE"
     return Unavailable(f"the object store does not answer for {location}: {said}")
 
 

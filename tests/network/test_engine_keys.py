@@ -126,8 +126,14 @@ def test_keys_stand_only_in_answers_that_ask_for_them(server: ServerProcess) -> 
         key = READER_KEY if path.startswith("now") else KEY
         assert asked["config"]["s3.access-key-id"] == key
         assert asked["config"]["s3.path-style-access"] == "true"
-        (scoped,) = asked["storage-credentials"]
-        assert (scoped["prefix"], scoped["config"]) == ("s3://lakestore/lake/", asked["config"])
+        entries = asked["storage-credentials"]
+        assert all(each["config"] == asked["config"] for each in entries)
+        prefixes = [each["prefix"] for each in entries]
+        if path.startswith("now"):
+            assert len(prefixes) == 2, "DuckDB takes a lone entry for the table's own folder"
+            assert all(each.startswith("s3://lakestore/lake/") and each.endswith("/") for each in prefixes)
+        else:
+            assert prefixes == ["s3://lakestore/lake/"]
         assert headers["cache-control"] == "no-store"
         assert "secret" not in json.dumps(asked["metadata"]).lower()
     defaults = get(f"{base}/config?warehouse=now")[0]["defaults"]
@@ -138,7 +144,7 @@ def test_keys_stand_only_in_answers_that_ask_for_them(server: ServerProcess) -> 
 def test_the_next_key_of_a_table_has_a_path_of_its_own(server: ServerProcess) -> None:
     base = f"http://{server.host}:{server.http_port}/iceberg/v1"
     for path, key in (("now/namespaces/shop/tables/orders", READER_KEY), ("namespaces/shop/tables/orders", KEY)):
-        (found,) = get(f"{base}/{path}/credentials")[0]["storage-credentials"]
+        (found,) = get(f"{base}/{path}/credentials")[0]["storage-credentials"]  # Iceberg's Java refuses two
         assert found["config"]["s3.access-key-id"] == key
         assert any(line.endswith("/tables/{table}/credentials") for line in get(f"{base}/config")[0]["endpoints"])
 

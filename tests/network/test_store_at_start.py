@@ -18,6 +18,7 @@ from lakestore_server.doctor import visit
 from lakestore_server.journals import store_errors
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
+from tests.support.certificates import Authority
 from tests.support.guarded_store import KEY, GuardedStore, LateObjects, LaxObjects
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -53,6 +54,17 @@ WRONG = {
     "empty region": ({"AWS_REGION": ""}, "the variable AWS_REGION is empty"),
     "empty key": ({"AWS_ACCESS_KEY_ID": ""}, "the variable AWS_ACCESS_KEY_ID is empty"),
 }
+
+
+def test_a_certificate_of_an_unknown_authority_names_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_probe, "PAUSE_SECONDS", 0.0)
+    with GuardedStore(tls=Authority(tmp_path).sign("store")) as store:
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
+        said = started(tmp_path / "data", store.warehouse)
+    assert "this machine does not know the authority of its certificate: set SSL_CERT_FILE" in said
 
 
 @pytest.mark.parametrize("about", WRONG)

@@ -19,6 +19,7 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from jepsen.system.object_store import Call, Object, Objects, ObjectStore, Refused
+from tests.support.certificates import Signed
 
 BUCKET, REGION = "lakestore", "eu-west-3"
 KEY, SECRET = "AKIALAKESTORETEST", "zq8/Secret+Of=The*Test"
@@ -158,10 +159,11 @@ def _value(headers: Message, name: str) -> str:
 class GuardedStore:
     """The store behind its guard, with one bucket. A context manager."""
 
-    def __init__(self, objects: Objects | None = None) -> None:
+    def __init__(self, objects: Objects | None = None, tls: Signed | None = None) -> None:
+        """`tls`: the certificate and key with which it speaks https; None for plain HTTP."""
         self.guard = Guard({KEY: Account(SECRET, ALLOW_ALL), READER_KEY: Account(READER_SECRET, ALLOW_READS)})
-        self.store = ObjectStore(objects, self.guard)
-        self.url = f"http://{self.store.address}"
+        self.store = ObjectStore(objects, self.guard, (tls.cert, tls.key) if tls else None)
+        self.url = f"{'https' if tls else 'http'}://{self.store.address}"
         self.warehouse = f"s3://{BUCKET}/lake"
 
     @property
@@ -169,7 +171,7 @@ class GuardedStore:
         """The variables by which a server finds the store."""
         return {
             "AWS_ENDPOINT_URL": self.url,
-            "AWS_ALLOW_HTTP": "true",
+            "AWS_ALLOW_HTTP": str(self.url.startswith("http:")).lower(),
             "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,
             "AWS_REGION": REGION,

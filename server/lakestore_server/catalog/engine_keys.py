@@ -132,16 +132,21 @@ class EngineKeys:
             "store_region": about.get("client.region", ""),
         }
 
-    def answer(self, principal: Principal, files: TableFiles, refresh: str = "") -> Json:
+    def answer(self, principal: Principal, files: TableFiles, refresh: str = "", *, is_load: bool = True) -> Json:
         """`config` and `storage-credentials` of an answer; empty if this principal gets no key. `refresh` is the path
-        of the next key, for a key that ends."""
+        of the next key, for a key that ends. `is_load`: the table comes along; False for a next key."""
         key = self._key(principal, files)
         if key is None:
             return {}
         config = {**self.endpoint_config(), **key.config()}
         if refresh and key.until:
             config["client.refresh-credentials-endpoint"] = refresh
-        return {"config": config, "storage-credentials": [{"prefix": f"{self._warehouse}/", "config": config}]}
+        # DuckDB takes a lone entry for the table's own folder, whatever its prefix: a cut has files of two folders.
+        # Iceberg's Java library refuses a next key that has two entries.
+        is_lone = len(files.folders) == 1 or not is_load
+        prefixes = [self._warehouse] if is_lone else [*map(locations.plain, files.folders)]
+        entries = [{"prefix": f"{prefix.rstrip('/')}/", "config": config} for prefix in prefixes]
+        return {"config": config, "storage-credentials": entries}
 
     def _key(self, principal: Principal, files: TableFiles) -> StoreKey | None:
         if self.kind == "never" or not all(locations.inside(each, self._warehouse) for each in files.folders):

@@ -193,7 +193,9 @@ class CatalogRequest:
             name = Name(name.namespace, parted[0])
         right = "write" if ledger.own_table(name.namespace, name.table) is None else "tier"
         target = catalog_target(name.namespace, name.table)
-        return keys.answer(self.principal, TableFiles(target, folders, right if writes else ""), refresh)
+        return keys.answer(
+            self.principal, TableFiles(target, folders, right if writes else ""), refresh, is_load=not is_asked
+        )
 
     def field(self, key: str, kind: type[Any], default: Any = None) -> Any:
         """A field of the body; `Invalid` for another type, or without field and default."""

@@ -35,6 +35,9 @@ _WORDS = {
     "ConnectionReset": "the connection broke",
     "HostUnreachable": "the host cannot be reached",
     "NetworkUnreachable": "the network cannot be reached",
+    "UnknownIssuer": "this machine does not know the authority of its certificate: set SSL_CERT_FILE",
+    "invalid peer certificate: UnknownIssuer": "this machine does not know the authority of its certificate: set"
+    " SSL_CERT_FILE",
     "BadScheme": "plain HTTP is not allowed: set AWS_ALLOW_HTTP=true",
 }
 _GRANTS = "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"
