@@ -157,8 +157,32 @@ def status(table: str | None, server: str, as_json: bool) -> None:
                 f"\nTable {part['name']} is not tiered, {part['tier_failures']} rounds in a row failed:"
                 f" {part['tier_problem']}"
             )
+        if said := late_line(part, found["clock"]["time_us"]):
+            emit_text(f"\n{said}")
+        if said := running_line(part):
+            emit_text(f"\n{said}")
         if said := _upkeep(part):
             emit_text(f"\n{said}")
+
+
+def late_line(part: dict[str, Any], now_us: int) -> str:
+    """The lag of a table against its freshness; empty if the promise is kept."""
+    seconds = (now_us - part["hot_since_us"]) / 1e6 if part.get("hot_since_us") else 0.0
+    if seconds <= part["freshness_seconds"]:
+        return ""
+    return (
+        f"Table {part['name']} is late: the oldest change that the lake lacks is {duration(seconds)} old, and its"
+        f" freshness is {part['freshness']}"
+    )
+
+
+def running_line(part: dict[str, Any]) -> str:
+    """The running round of a table; empty if there is none."""
+    if not (running := part.get("round")):
+        return ""
+    tasks = f" ({running['tasks_done']:,} of {running['tasks']:,} tasks)" if running["tasks"] else ""
+    changes = f" with {running['changes']:,} changes" if running["changes"] else ""
+    return f"A round of {part['name']}{changes} runs for {duration(running['seconds'])}: it {running['step']}{tasks}"
 
 
 def _upkeep(part: dict[str, Any]) -> str:

@@ -28,6 +28,10 @@ two files and 17 for three.
 """
 PAUSE_SECONDS = 0.05
 """The shortest pause between two rounds of a table."""
+ROUNDS_KEPT = 5
+"""Rounds of a table whose longest one the tierer expects the next to take."""
+REST_SHARE = 0.25
+"""The least time between the beginnings of two rounds, as a share of the freshness."""
 _PLACES_MAX = 1e9
 _STEPS = 20
 
@@ -113,6 +117,8 @@ class _Laws:
         self._deletes = _Places(mean, fmean(each.delete_files for each in rounds))
         timed = [each for each in rounds if each.seconds > 0]
         self._seconds = _line([float(each.changes) for each in timed], [each.seconds for each in timed])
+        longest = [max(each.seconds for each in timed[at : at + ROUNDS_KEPT]) for at in range(len(timed))]
+        self._slack = fmean(longest) - fmean(each.seconds for each in timed) if timed else 0.0
         files = [float(each.files + each.delete_files) for each in rounds]
         self._bytes = _plane(files, changes, [float(each.bytes) for each in rounds])
         written = sum(files)
@@ -123,7 +129,7 @@ class _Laws:
         interval, took = float(freshness), 0.0
         for _ in range(_STEPS):  # a round's length depends on its changes, and they on the length
             took = self._seconds(rate * interval)
-            interval = max(freshness - took, took + PAUSE_SECONDS)
+            interval = max(freshness - took - self._slack, freshness * REST_SHARE, took + PAUSE_SECONDS)
         changes, rounds = rate * interval, 3600 / interval
         files, deletes = self._files.met(changes), self._deletes.met(changes)
         written = files + deletes
@@ -135,7 +141,7 @@ class _Laws:
             rounds * self._bytes(written, changes),
             rounds * written * self._rewrite_seconds,
             rounds * written * self._rewrite_bytes,
-            interval + took,
+            interval + took + self._slack,
         )
 
 

@@ -47,7 +47,7 @@ FIELDS_SINCE = {
     "FetchRequest": {"where": 5},
     "LookupRequest": {"key": 5, "require": 5},
     "PlanRequest": {"require": 5},
-    "TiererRequest": {"problems": 5, "upkeep": 5},
+    "TiererRequest": {"problems": 5, "upkeep": 5, "running": 5},
 }
 """Request fields to the protocol that introduced them. An older server would ignore such a field and do something else,
 so `check_known` refuses the request.

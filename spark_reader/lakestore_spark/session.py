@@ -39,6 +39,8 @@ WAREHOUSES = {LAKE: "", NOW: "now"}
 """Catalog to the server's warehouse; empty for the tiered state."""
 CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
 HTTP_PORT = 7341
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Environment variable of a program that spark-submit runs. Its Java runs already: master, memory and jars are set."""
 _REACHED = "reached"
 """Key beside a server's status for the address that answered: of several servers, the leader's."""
 _NO_REFRESH = {"rest.auth.type": "oauth2", "token-refresh-enabled": "false"}
@@ -60,6 +62,7 @@ def session(
     """A SparkSession with Iceberg's runtime and this server's catalogs `lake` and `now`, using this token.
 
     If Spark already runs in this process, the result is a new session of it, so several servers can be read together.
+    Under spark-submit its command line gives master and settings. Raises `Invalid` if it was given no Iceberg.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     asked = target(server, profile, token, tls)
@@ -79,18 +82,22 @@ def session(
                 own.conf.set(name, value)
         register(own)
         return own
-    chosen = master or (conf or {}).get("spark.master", "local[*]")
-    settings = {
-        **_static_conf(chosen, RUNTIME, *([STORE_RUNTIME] if is_store else [])),
-        **_session_conf(),
-        **catalogs,
-        **(conf or {}),
-    }
-    set_java_home()
-    builder = SparkSession.builder.appName(app).master(chosen)
-    for name, value in settings.items():
+    packages = [RUNTIME, *([STORE_RUNTIME] if is_store else [])]
+    asked_master = master or (conf or {}).get("spark.master", "")
+    if _SUBMITTED in os.environ:
+        static = {"spark.sql.extensions": EXTENSIONS}
+    else:
+        asked_master = asked_master or "local[*]"
+        static = _static_conf(asked_master, *packages)
+        set_java_home()
+    settings = {**static, **_session_conf(), **catalogs, **(conf or {})}
+    builder = SparkSession.builder.appName(app)
+    for name, value in {**settings, **({"spark.master": asked_master} if asked_master else {})}.items():
         builder = builder.config(name, value)
     made = builder.getOrCreate()
+    if not _has_iceberg(made):
+        made.stop()
+        raise Invalid(f"Spark lacks Iceberg: give spark-submit --packages {','.join(packages)}")
     register(made)
     return made
 

@@ -1,6 +1,7 @@
 """`python -m tests.bench [GROUP …]`: measure and write docs/benchmarks.md; all of `GROUPS` by default.
 
-With `LAKESTORE_BENCH_ROWS=200000` the group `lake` does all that it does with so few rows, and nothing is written.
+With `LAKESTORE_BENCH_ROWS=200000` the groups `lake` and `freshness` do all that they do with so few rows, and nothing
+is written.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ from tests.bench.report import Figure
 
 def _lake(folder: Path) -> Iterator[Figure]:
     from tests.bench.lake import measure
+
+    return measure(folder)
+
+
+def _freshness(folder: Path) -> Iterator[Figure]:
+    from tests.bench.freshness import measure
 
     return measure(folder)
 
@@ -39,6 +46,7 @@ GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {
     "console": console.measure,
     "lake": _lake,
     "small-tables": _small_tables,
+    "freshness": _freshness,
 }
 
 

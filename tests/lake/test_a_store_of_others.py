@@ -17,7 +17,7 @@ from lakestore.errors import Conflict, Unavailable
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.operate.restore import restore
-from lakestore_tiering import Tierer, orphans
+from lakestore_tiering import Tierer, orphans, small_rows
 from tests.support.s3proxy import S3ProxyProcess, environment_of
 from tests.support.store_lake import StoreLake
 from tests.support.waiting import until
@@ -65,7 +65,9 @@ def told(found: pa.Table) -> dict[int, str]:
     return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
 
 
-def test_the_whole_product_runs_on_it(store: tuple[HttpProxy, StoreRequests], tmp_path: Path) -> None:
+def test_the_whole_product_runs_on_it(
+    store: tuple[HttpProxy, StoreRequests], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     proxy, requests = store
     bucket, backup = Bucket(proxy.address), tmp_path / "backup"
     with StoreLake(tmp_path / "data", f"s3://{PLACE}", requests) as on:
@@ -84,6 +86,15 @@ def test_the_whole_product_runs_on_it(store: tuple[HttpProxy, StoreRequests], tm
         assert engines_agree(on, model)
         (compacted,) = (each.compacted for each in tierer.run_once("shop.rows", compaction=True))
         assert compacted is not None
+        with monkeypatch.context() as patch:  # as a large round on a cluster
+            patch.setattr(small_rows, "OFFSETS_MAX", 0)
+            patch.setattr(tierer.tools.hot, "_is_local", False)
+            table.upsert(rows(range(20, 40), "by executors"))
+            model |= {number: f"by executors{number}" for number in range(20, 40)}
+            (large,) = tierer.run_once("shop.rows", compaction=False)
+            assert large.flushed is not None
+            assert large.flushed.rows == 20
+            assert not [path for path in bucket.below(PLACE) if "/hot-" in path]
         table.upsert(rows(range(5, 10), "hot"))
         model |= {number: f"hot{number}" for number in range(5, 10)}
         assert engines_agree(on, model)

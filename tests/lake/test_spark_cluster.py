@@ -7,73 +7,32 @@ stream in one process.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyspark
 import pytest
 
 import lakestore as ls
-from jepsen.system.jvm import SHORT_LIVED
-from jepsen.system.server import free_port
 from lakestore.client.table import Table
 from lakestore_server.main import Server
 from tests.support.seeds import seeded
+from tests.support.spark_cluster import kill, process, standalone
 from tests.support.spark_stream import written
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 NAME = "shop.orders"
-CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-SMALL = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": " ".join(SHORT_LIVED)}
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@contextmanager
-def process(log: Path, *command: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with a group of its own, which ends with the block."""
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1", **variables}
-    with log.open("ab") as out:
-        running = subprocess.Popen(
-            command, stdout=out, stderr=out, start_new_session=True, env=variables, cwd=log.parent
-        )
-    try:
-        yield running
-    finally:
-        kill(running)
-
-
-def kill(running: subprocess.Popen[bytes]) -> None:
-    """SIGKILL for a process and all that it has started."""
-    if running.poll() is None:
-        os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
     """The address of a master with two workers of one core each."""
-    port, log = free_port(), tmp_path / "cluster.log"
-    address = f"spark://127.0.0.1:{port}"
-    deploy = "org.apache.spark.deploy"
-    with ExitStack() as stack:
-        master = (f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
-        stack.enter_context(process(log, CLASS, *master, **SMALL))
-        for number in range(2):
-            worker = (f"{deploy}.worker.Worker", "--cores", "1", "--memory", "600m", "--webui-port", "0", address)
-            folder = ("--work-dir", str(tmp_path / f"work{number}"))
-            stack.enter_context(process(log, CLASS, worker[0], *folder, *worker[1:], **SMALL))
-        registered = "Successfully registered with master"
-        until(lambda: log.read_text().count(registered) == 2, "both workers are there", 90)
-        yield address
+    with standalone(tmp_path) as running:
+        yield running.address
 
 
 def driver(folder: Path, master: str, trigger: str, **options: str) -> Any:

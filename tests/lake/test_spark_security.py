@@ -1,9 +1,7 @@
-"""Spark against a server that asks who calls: both catalogs, the tierer and its tasks; plans show no token."""
+"""Spark against a server that asks who calls: both catalogs and the tierer; plans show no token."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,9 @@ from py4j.protocol import Py4JJavaError
 import lakestore as ls
 from lakestore.errors import Denied
 from lakestore.spark import attach, session
-from lakestore.union import plan
-from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from lakestore_tiering import Tierer
-from lakestore_tiering.hot_rows import Hot
 from tests.support.rights import token_of, write_auth
 from tests.support.spark import SPARK_CONF
 
@@ -67,22 +62,3 @@ def test_spark_reads_tiers_and_is_refused_as_its_principal(server: Server) -> No
         assert token_of("report") not in said
     finally:
         reader.close()
-
-
-def test_tasks_connect_as_the_principal_and_plans_hide_the_token(server: Server) -> None:
-    address, token = server.about["grpc"], token_of("report")
-    spark = session(address, master="local[2]", conf=SPARK_CONF, token=token)
-    with ls.connect(address, token=token) as lake:
-        answer = lake.transport.plan(pb.PlanRequest(tables=["shop.orders"], lease_seconds=60))
-        scan = plan.decode(answer).tables[0]
-        hot = Hot(spark, lake.transport, address, driver_rows_max=0, spool=False)
-        frame = hot.frame(scan, ["id", "v"], answer.lease)
-        assert sorted(row.id for row in frame.collect()) == list(range(20))
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
-            frame.explain(mode="extended")
-            frame.explain(mode="formatted")
-        said.write(str(frame._jdf.queryExecution().toString()))
-        said.write(spark.sql("SET -v").toPandas().to_string())
-        assert "lakestore_hot" in said.getvalue()
-        assert token not in said.getvalue()

@@ -11,8 +11,10 @@ from pyspark.sql import SparkSession
 import lakestore as ls
 from lakestore.spark import attach, session
 from lakestore_server.main import Server
-from lakestore_tiering import Tierer, compact
-from tests.lake.tiering_tables import NAME, SCHEMA, data_files, in_lake, in_table, items, keys
+from lakestore_tiering import Tierer, compact, small_rows
+from lakestore_tiering.progress import COMMIT, ROWS, SPARK, UPKEEP, WAIT, tasks_of
+from tests.lake.tiering_tables import NAME, SCHEMA, create, data_files, in_lake, in_table, items, keys
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -41,6 +43,38 @@ def test_service_keeps_up_and_compacts_beside(lake: ls.Lake, spark: SparkSession
         assert data_files(spark) < points.count("after-commit") * 2
 
 
+def test_the_steps_of_a_round_and_the_tasks_of_spark_are_known(
+    lake: ls.Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(lake)
+    table.upsert(items(range(100)))
+    monkeypatch.setattr(small_rows, "OFFSETS_MAX", 0)
+    steps: list[tuple[str, int]] = []
+    with Tierer(lake, spark) as tierer:
+        uuid, step = table.definition.uuid, tierer.tools.progress.step
+
+        def noted(table_uuid: str, name: str, changes: int = 0) -> None:
+            step(table_uuid, name, changes)
+            steps.extend((each.step, each.changes) for each in tierer.tools.progress.messages(lambda _: (0, 0)))
+
+        monkeypatch.setattr(tierer.tools.progress, "step", noted)
+        tierer.run_once(compaction=False)
+        assert steps == [(name, 100) for name in (ROWS, WAIT, SPARK, COMMIT, UPKEEP)]
+        assert tierer.tools.progress.messages(lambda _: (0, 0)) == []
+    tracker = spark.sparkContext.statusTracker()
+    assert tracker.getJobIdsForGroup(uuid), "the jobs of the round have its table as their group"
+
+    def job() -> None:
+        spark.sparkContext.setJobGroup("ours", "four tasks")
+        spark.sparkContext.parallelize(range(4), 4).map(lambda _: time.sleep(1.0)).count()
+
+    running = threading.Thread(target=job)
+    running.start()
+    until(lambda: tasks_of(spark, "ours")[1] == 4, "a running job")
+    running.join()
+    until(lambda: tasks_of(spark, "ours") == (0, 0), "no running job")
+
+
 def test_attach_says_what_a_session_lacks(server: Server, spark: SparkSession) -> None:
     spark.conf.set("spark.sql.catalog.lake.uri", "http://127.0.0.1:1/iceberg")
     with pytest.raises(ls.Invalid, match=r"--conf spark.sql.catalog.lake.uri=http://"):
@@ -54,3 +88,20 @@ def test_attach_says_what_a_session_lacks(server: Server, spark: SparkSession) -
     own = session(server.about["grpc"])
     assert own is not spark
     attach(own, server.about["grpc"]).close()
+
+
+def test_a_shorter_promise_is_kept_from_the_moment_it_is_given(lake: ls.Lake, spark: SparkSession) -> None:
+    table = lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=1, lake={"freshness": "1h"})
+    table.upsert(items(range(5), "a"))
+    stop, rounds = threading.Event(), threading.Semaphore(0)
+    with Tierer(lake, spark, crash=lambda point: rounds.release() if point == "after-commit" else None) as tierer:
+        running = threading.Thread(target=tierer.run_forever, args=(stop,))
+        running.start()
+        assert rounds.acquire(timeout=60)
+        time.sleep(2)  # the service has planned the next round, an hour later
+        table.upsert(items(range(5), "b"))
+        table.alter(lake={"freshness": "1s"})
+        was_begun = rounds.acquire(timeout=60)
+        stop.set()
+        running.join()
+    assert was_begun, "the next round waits for the hour that was promised before"

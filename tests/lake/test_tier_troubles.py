@@ -16,14 +16,17 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 import lakestore as ls
+from lakestore.cli import tables
 from lakestore.client.retry import has_deadline
 from lakestore.errors import Stopped
+from lakestore.model.freshness_price import ROUNDS_KEPT
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.operate.metrics import text as metrics_text
 from lakestore_tiering import iceberg_java, service
 from lakestore_tiering.compact import Fork
+from lakestore_tiering.progress import SPARK
 from lakestore_tiering.round import ROUNDS_AT_ONCE, Round
-from lakestore_tiering.schedule import ROUNDS_KEPT, Pace
+from lakestore_tiering.schedule import Pace
 from lakestore_tiering.service import RETRY_SECONDS, RETRY_SECONDS_MAX, SERVER_SECONDS_MAX
 from tests.support.served import Served
 from tests.support.waiting import until
@@ -165,6 +168,15 @@ def test_tables_that_wait_for_spark_block_no_other(rounds: Rounds, monkeypatch: 
     assert [rounds.done[name] for name in slow] == [1] * len(slow)
 
 
+def test_a_table_is_late_when_its_oldest_hot_change_is_older_than_promised() -> None:
+    part = {"name": BAD, "freshness": "10s", "freshness_seconds": 10, "hot_since_us": 5_000_000}
+    assert tables.late_line(part, 15_000_000) == ""
+    assert tables.late_line({**part, "hot_since_us": 0}, 10**15) == "", "the lake has everything"
+    assert tables.late_line(part, 39_000_000) == (
+        f"Table {BAD} is late: the oldest change that the lake lacks is 34 s old, and its freshness is 10s"
+    )
+
+
 def test_a_round_begins_so_early_that_it_ends_within_the_freshness() -> None:
     pace = Pace()
     assert pace.until_next("u", 10.0) == 10.0
@@ -176,6 +188,54 @@ def test_a_round_begins_so_early_that_it_ends_within_the_freshness() -> None:
     for _ in range(ROUNDS_KEPT):
         pace.took_seconds("u", 1.0)
     assert pace.until_next("u", 10.0) == 9.0, "a long round is forgotten"
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_long_round_is_told_with_its_progress(rounds: Rounds, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
+    monkeypatch.setattr("lakestore_tiering.orphans.expire", lambda *_: 0)
+    monkeypatch.setattr(service, "tasks_of", lambda *_: (3, 12))
+    uuid, begun, may_end = rounds.served.lake.table(BAD).definition.uuid, threading.Event(), threading.Event()
+
+    def flush(tools: Round, name: str) -> None:
+        if name == BAD:
+            tools.progress.step(uuid, SPARK, 3_000)
+            begun.set()
+            may_end.wait(30.0)
+
+    def pass_on() -> None:
+        if not once:
+            rounds.tierer._settle_ended(threading.Event())
+
+    monkeypatch.setattr(service, "flush", flush)
+    running = threading.Thread(target=rounds.tierer.run_once, kwargs={"compaction": False})
+    if once:
+        running.start()
+    else:
+        rounds.tierer._begin_due(threading.Event())
+    assert begun.wait(30.0)
+    pass_on()
+    rounds.now += 1.0
+    pass_on()
+    assert "round" not in rounds.status(), "a short round is not worth a call"
+    rounds.now += 2.0
+    pass_on()
+    until(lambda: "round" in rounds.status(), "the report of the round")
+    found = rounds.status()["round"]
+    told = {"step": "writes rows by Spark", "changes": 3_000, "tasks": 12, "tasks_done": 3}
+    assert {name: found[name] for name in told} == told
+    assert found["seconds"] >= 3.0
+    said = metrics_text(rounds.served.server.sources).decode()
+    assert f'lakestore_table_round_tasks_done{{table="{BAD}"}} 3' in said
+    assert f'lakestore_table_freshness_seconds{{table="{BAD}"}} 1' in said
+    line = tables.running_line({"name": BAD, "round": {**found, "seconds": 72.0}})
+    assert line == f"A round of {BAD} with 3,000 changes runs for 72 s: it writes rows by Spark (3 of 12 tasks)"
+    may_end.set()
+    wait(rounds.tierer._begun)
+    rounds.now += 2.0
+    pass_on()
+    until(lambda: "round" not in rounds.status(), "the end of the round")
+    if once:
+        running.join()
 
 
 @pytest.mark.parametrize("once", [True, False])

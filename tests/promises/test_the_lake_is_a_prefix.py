@@ -38,8 +38,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 FEW, MANY = 3, 30
 """The few have every way of hot rows once, a DataFrame that is held, and a check of all tables."""
 SPLIT_ROWS = 7
-HOT_ROWS: list[dict[str, Any]] = [{}, {"spool": False, "driver_rows_max": 0}, {"spool": False}, {}, {"spool": False}]
-"""The ways of hot rows into Spark, in turn: a spool of files, tasks, the driver."""
+IS_LOCAL = [True, False]
+"""Hot rows come to Spark by files in a temporary folder or in the table's folder, in turn."""
 FLUSH_POINTS = ["staged", "deaths-written", "before-commit", "after-commit"]
 COMPACT_POINTS = ["compact-forked", "compact-rewritten", "compact-before-landing", "compact-landed"]
 
@@ -160,8 +160,7 @@ class Rounds:
 
     def hot(self, number: int) -> Hot:
         """The way of hot rows in this round."""
-        way = HOT_ROWS[number % len(HOT_ROWS)]
-        return Hot(self.spark, self.model.lake.transport, self.server.about["grpc"], **way)
+        return Hot(self.spark, self.model.lake.transport, is_local=IS_LOCAL[number % len(IS_LOCAL)])
 
     def point(self, name: str) -> None:
         """The tierer has come to a named point."""

@@ -40,6 +40,10 @@ NOT_RUN = {
     ("README.md", "make bench"): _MAKE,
     ("README.md", "make site"): "tests/test_site.py builds the site",
     ("README.md", "make help"): _MAKE,
+    (
+        _DEPLOY,
+        "spark-submit --master spark://host:7077 \\",
+    ): "wants a cluster; the long form of tests/lake/test_tier_cluster.py runs it on one",
     (_DEPLOY, "make wheel"): "tests/test_wheel.py builds the wheel",
     (_DEPLOY, "python3 -m venv /opt/lakestore/.venv"): _MACHINE,
     (_DEPLOY, "/opt/lakestore/.venv/bin/pip install -r requirements.lock"): _WHOLE,

@@ -13,13 +13,13 @@ from contextlib import suppress
 
 from lakestore.client.transport import Transport
 from lakestore.errors import Conflict, Fenced, LakestoreError, Unavailable
-from lakestore.v1.lakestore_pb2 import TableUpkeep, TiererRequest, TierProblem
+from lakestore.v1.lakestore_pb2 import RunningRound, TableUpkeep, TiererRequest, TierProblem
 
 POLL_SECONDS = 0.25
 RENEWALS_PER_EPOCH = 4
 ALL_UPKEEP_EVERY = 8
 _PROBLEMS_SINCE = 5
-"""Protocol of the first server that accepts `problems` and `upkeep`."""
+"""Protocol of the first server that accepts `problems`, `upkeep` and `running`."""
 
 
 class HeldEpoch:
@@ -34,6 +34,7 @@ class HeldEpoch:
         self._epoch = 0
         self._until = 0.0
         self._problems: tuple[TierProblem, ...] = ()
+        self._running: tuple[RunningRound, ...] = ()
         self._upkeep: dict[str, TableUpkeep] = {}
         """The upkeep of each table that the server does not know yet."""
         self._told: dict[str, TableUpkeep] = {}
@@ -62,6 +63,11 @@ class HeldEpoch:
         if tuple(problems) != self._problems:
             self._problems = tuple(problems)
             self._wake.set()
+
+    def report_running(self, running: Sequence[RunningRound]) -> None:
+        """Tell the server which rounds run, now and with each renewal."""
+        self._running = tuple(running)
+        self._wake.set()
 
     def report_upkeep(self, upkeep: Sequence[TableUpkeep]) -> None:
         """Tell the server the state of upkeep with the next renewal. All tables are told again every few renewals, for
@@ -105,6 +111,7 @@ class HeldEpoch:
         request = TiererRequest(holder=self._holder, seconds=self.seconds, epoch=self._epoch)
         if self._transport.server.protocol >= _PROBLEMS_SINCE:
             request.problems.extend(self._problems)
+            request.running.extend(self._running)
             request.upkeep.extend(self._unsaid())
         return request
 

@@ -18,7 +18,6 @@ import numpy as np
 from lakestore.errors import Conflict, Corrupt, LakestoreError, NotFound
 from lakestore.iceberg.offset_cache import DeadRows, OffsetCache
 from lakestore.iceberg.row_search import by_bucket, packed
-from lakestore.model.columns import LAKE_COLUMNS
 from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved
 from lakestore.rows.ranges import Offsets
@@ -26,6 +25,7 @@ from lakestore.union.plan import ReadPlan, TableScan
 from lakestore_tiering import small_rows, snapshot_files
 from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, java_errors, java_list, record_of
 from lakestore_tiering.position_deletes import Deletes, write_deletes
+from lakestore_tiering.progress import COMMIT, ROWS, SPARK, WAIT
 from lakestore_tiering.record import Record
 from lakestore_tiering.round import STAGE, Round
 
@@ -82,7 +82,9 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan, began: float) -> FlushR
     if record.schema_id != scan.table.schema_id:
         # Staged with the version's schema. The commit of these rows moves main's schema.
         lake = tools.of(scan).lake = tools.lake(scan.table)
+    tools.progress.step(scan.table.uuid, ROWS, scan.hot_rows)
     staged = _stage(tools, lake, cut, scan, epoch)
+    tools.progress.step(scan.table.uuid, COMMIT)
     tools.crash("staged")
     with stage_errors(lake, scan.table.name, staged.branch):
         flushed = _landed(tools, cut, scan, lake, record, staged, began)
@@ -155,35 +157,41 @@ def _stage(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: i
     files = small_rows.write(tools, lake, cut, scan)
     if files is not None:
         return StagedRows("", None, files)
+    tools.progress.step(scan.table.uuid, WAIT)
     with tools.sparks_turn():
+        tools.spark.sparkContext.setJobGroup(scan.table.uuid, f"Lakestore: round of table {scan.table.name}")
+        tools.progress.step(scan.table.uuid, SPARK)
         return _staged_by_spark(tools, lake, cut, scan, epoch)
 
 
 def _staged_by_spark(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: int) -> StagedRows:
     branch = f"{STAGE}{epoch}_{uuid.uuid4().hex[:12]}"
-    columns = [*scan.table.selected(None), *LAKE_COLUMNS]
-    frame = tools.hot.frame(scan, columns, cut.lease)
+    hot = tools.hot.frame(lake, scan, cut.lease)
+    if hot is None:
+        return StagedRows("", None)
     lake.fork(branch)
-    before = int(lake.branch_snapshot(branch).snapshotId())
-    writer = frame.writeTo(f"{lake.name}.branch_{branch}")
-    for key, value in _write_options(scan.table).items():
+    writer = hot.frame.writeTo(f"{lake.name}.branch_{branch}")
+    for key, value in _write_options(scan.table, hot.task_bytes).items():
         writer = writer.option(key, value)
     writer.append()
     lake.refresh()
     snapshot = lake.branch_snapshot(branch)
-    if int(snapshot.snapshotId()) == before:
-        return StagedRows(branch, None)
     files = snapshot_files.changes(lake, snapshot).added
     return StagedRows(branch, int(snapshot.snapshotId()), files, lake.own_manifests(snapshot))
 
 
-def _write_options(table: Table) -> dict[str, str]:
-    """Options of written files, passed with each write because anybody may change table properties."""
+def _write_options(table: Table, task_bytes: int) -> dict[str, str]:
+    """Options of written files, passed with each write because anybody may change table properties.
+
+    Rows of one partition go to several tasks if they are more than `task_bytes`, so a hot partition does not make the
+    round as slow as one task.
+    """
     lake = table.lake
     return {
         "write-format": "parquet",
         "compression-codec": "zstd",
         "target-file-size-bytes": str(lake.target_file_bytes),
+        "advisory-partition-size": str(task_bytes),
         "distribution-mode": "range" if lake.sort_by else "hash" if lake.partition_by else "none",
     }
 

@@ -1,158 +1,160 @@
-"""The hot rows of a union read as a DataFrame, fetched from the server as Arrow.
+"""The hot rows of a round as a DataFrame whose tasks read Parquet files, without Python and without the server.
 
-A local Spark reads them from a spool of Parquet files. On a cluster the driver fetches a few rows itself; Spark tasks
-fetch many rows, one task per split, by the data source below. All ways give the same rows and schema.
+1. The tierer fetches the rows and writes them with Arrow, in the schema of the lake table.
+2. Tasks in the tierer's process read the files from a temporary folder. Tasks on a cluster read them from the lake
+   table's folder, because executors reach the warehouse.
+3. The files are an Iceberg table that no catalog knows. Its splits follow the bytes and the number of tasks that can
+   run at once, whatever the sizes of the buckets.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 import shutil
 import tempfile
 import threading
+import uuid
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
-from lakestore.client.credentials import Credentials
-from lakestore.client.servers import connect
 from lakestore.client.transport import Transport
-from lakestore.model.file_uri import to_uri
+from lakestore.errors import LakestoreError
+from lakestore.iceberg import data_files, places
+from lakestore.iceberg.manifests import File
+from lakestore.model.columns import LAKE_COLUMNS
+from lakestore.model.file_uri import to_path, to_uri
 from lakestore.rows.ipc import decode_server_rows
 from lakestore.union import plan
+from lakestore.union.lake_snapshot import recast
 from lakestore.union.plan import Split, TableScan
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_spark.types import for_spark, schema_for_spark, spark_schema
+from lakestore_tiering import manifest_files
+from lakestore_tiering.iceberg_java import Iceberg, java_errors
 
 BYTES_MAX = 4 << 30
+"""Bytes in the temporary folder above which the files of another round go to the lake table's folder."""
+SPLIT_ROWS_MAX = 250_000
+FILE_BYTES_MAX = 64 << 20
+"""Bytes of rows in memory after which a file ends."""
+WRITES_AT_ONCE = 2
+TASK_BYTES_MIN, TASK_BYTES_MAX = 1 << 20, 64 << 20
+"""Bytes of hot files that one task reads. A task on a large machine would otherwise write a file of a few rows."""
+SHUFFLE_BYTES_MIN, SHUFFLE_BYTES_MAX = 8 << 20, 256 << 20
+"""Bytes of rows of one partition that one task writes: the least keeps small rounds from writing many small files."""
+_log = logging.getLogger("lakestore.tiering")
 
 
-class Spool:
-    """A temporary folder of Parquet files, deleted with the process. Thread-safe."""
+@dataclass(frozen=True, slots=True)
+class HotRows:
+    """The hot rows of one plan."""
 
-    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self._folder = Path(tempfile.mkdtemp(prefix="lakestore-hot-"))
-        self._lock = threading.Lock()
-        self._held: dict[str, list[Path]] = {}
-        self._count = 0
-        self._bytes = 0
-        self._finalizer = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-
-    @property
-    def has_room(self) -> bool:
-        return self._bytes < self._bytes_max
-
-    def write(self, lease: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Path | None:
-        """Write a file of these rows. None if there are none."""
-        rows: Iterator[pa.RecordBatch] = (batch for batch in batches if batch.num_rows)
-        first = next(rows, None)
-        if first is None:
-            return None
-        with self._lock:
-            self._count += 1
-            path = self._folder / f"{self._count}.parquet"
-            self._held.setdefault(lease, []).append(path)
-        options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
-        with pq.ParquetWriter(path, schema, **options) as writer:
-            for batch in (first, *rows):
-                writer.write_batch(batch)
-        with self._lock:
-            self._bytes += path.stat().st_size
-        return path
-
-    def forget(self, lease: str) -> None:
-        with self._lock:
-            for path in self._held.pop(lease, []):
-                self._bytes -= path.stat().st_size
-                path.unlink()
-
-    def close(self) -> None:
-        """Delete everything. Idempotent."""
-        self._finalizer()
+    frame: DataFrame
+    task_bytes: int
+    """Bytes of shuffled rows for one task: shuffled rows have about the size of rows in memory."""
 
 
-SOURCE = "lakestore_hot"
-DRIVER_ROWS_MAX = 500_000
-"""On a cluster the driver fetches hot ranges of at most this many offsets, because up to there it is faster."""
-SPOOL_SPLIT_ROWS_MAX = 250_000
-SPOOL_THREADS = 2
-SPLIT_ROWS_MAX = 500_000
+@dataclass(slots=True)
+class _Folder:
+    """The files of one lease in one folder."""
+
+    location: str
+    lake: Iceberg | None
+    """The lake table whose folder it is; None for a temporary folder."""
+    names: list[str]
+    bytes: int = 0
 
 
 class Hot:
-    """Brings hot rows from a server into a session, the fastest way for this Spark."""
+    """Brings hot rows from a server into a session. Thread-safe."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        transport: Transport,
-        server: str,
-        *,
-        driver_rows_max: int = DRIVER_ROWS_MAX,
-        spool: bool | None = None,
+        self, spark: SparkSession, transport: Transport, *, is_local: bool | None = None, bytes_max: int = BYTES_MAX
     ) -> None:
-        self._spark = spark
-        self._transport = transport
-        self._server = server
-        self._driver_rows_max = driver_rows_max
-        wanted = str(spark.sparkContext.master).startswith("local[") if spool is None else spool
-        self._spool = Spool() if wanted else None
+        """`is_local` says whether tasks run in this process; default: as the session's master says."""
+        master = str(spark.sparkContext.master)
+        self._is_local = master == "local" or master.startswith("local[") if is_local is None else is_local
+        self._spark, self._transport, self._bytes_max = spark, transport, bytes_max
+        self._temporary = Path(tempfile.mkdtemp(prefix="lakestore-hot-"))
+        self._finalizer = weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
+        self._lock = threading.Lock()
+        self._folders: dict[str, list[_Folder]] = {}
 
-    def frame(self, scan: TableScan, columns: Sequence[str], lease: str) -> DataFrame:
-        """The live rows of a plan's hot ranges, with these columns."""
-        if self._spool is not None and self._spool.has_room:
-            return self._spooled(self._spool, scan, columns, lease)
-        if scan.hot_rows <= self._driver_rows_max:
-            return self._local(scan, columns, lease)
-        self._spark.dataSource.register(HotSource)
-        requests = [
-            plan.fetch_request(scan, split, columns, lease).SerializeToString().hex()
-            for split in scan.hot_splits(SPLIT_ROWS_MAX)
-        ]
-        reader = self._spark.read.format(SOURCE).schema(spark_schema(scan.table, columns))
-        shown = self._transport.credentials.options()
-        return reader.options(server=self._server, requests=json.dumps(requests), **shown).load()
+    def frame(self, lake: Iceberg, scan: TableScan, lease: str) -> HotRows | None:
+        """The live rows of a plan's hot ranges, in the lake table's schema; None if there are none."""
+        folder = self._new_folder(lake, lease)
+        schema = data_files.arrow_schema(manifest_files.schema_of(lake))
+
+        def write(split: Split) -> list[tuple[File, int]]:
+            rows = batches(self._transport, scan, split, lease, schema)
+            return [(self._written(folder, part), part.nbytes) for part in _parts(rows, schema)]
+
+        with ThreadPoolExecutor(WRITES_AT_ONCE) as pool:
+            written = [pair for pairs in pool.map(write, scan.hot_splits(SPLIT_ROWS_MAX)) for pair in pairs]
+        if not written:
+            return None
+        files = [file for file, _ in written]
+        tasks = self._spark.sparkContext.defaultParallelism
+        listed = manifest_files.uncatalogued(
+            lake,
+            folder.location,
+            files,
+            put=lambda name, data: self._put(folder, name, data),
+            task_bytes=_share(sum(file.bytes for file in files), tasks, TASK_BYTES_MIN, TASK_BYTES_MAX),
+        )
+        with java_errors():
+            frame = lake.frame_of(listed, is_local=folder.lake is None)
+        return HotRows(frame, _share(sum(nbytes for _, nbytes in written), tasks, SHUFFLE_BYTES_MIN, SHUFFLE_BYTES_MAX))
 
     def forget(self, lease: str) -> None:
-        if self._spool is not None:
-            self._spool.forget(lease)
+        """Remove the files of a lease. What cannot be removed is left to the search for orphans."""
+        with self._lock:
+            folders = self._folders.pop(lease, [])
+        for folder in folders:
+            try:
+                _remove(folder)
+            except (LakestoreError, OSError) as error:
+                _log.warning("hot rows in %s are left to the search for orphans: %s", folder.location, error)
 
     def close(self) -> None:
-        if self._spool is not None:
-            self._spool.close()
+        """Delete everything. Idempotent."""
+        for lease in list(self._folders):
+            self.forget(lease)
+        self._finalizer()
 
-    def _spooled(self, spool: Spool, scan: TableScan, columns: Sequence[str], lease: str) -> DataFrame:
-        schema = schema_for_spark(scan.table.read_schema(list(columns)))
+    def _new_folder(self, lake: Iceberg, lease: str) -> _Folder:
+        with self._lock:
+            used = sum(each.bytes for folders in self._folders.values() for each in folders if each.lake is None)
+            name = f"hot-{uuid.uuid4().hex}"
+            if self._is_local and used < self._bytes_max:
+                folder = _Folder(to_uri(self._temporary / name), None, [])
+            else:
+                # The search for orphans looks in `data`, so a tierer that is killed leaves nothing for good.
+                folder = _Folder(f"{str(lake.table.location()).rstrip('/')}/data/{name}", lake, [])
+            self._folders.setdefault(lease, []).append(folder)
+        return folder
 
-        def write(split: Split) -> Path | None:
-            request = plan.fetch_request(scan, split, columns, lease)
-            rows = (for_spark(batch, schema) for batch in fetch(self._transport, request))
-            return spool.write(lease, schema, rows)
+    def _named(self, folder: _Folder, name: str) -> str:
+        """The location of a new file. It is noted before the file is there, so that a broken write is removed too."""
+        with self._lock:
+            folder.names.append(name)
+        return f"{folder.location}/{name}"
 
-        with ThreadPoolExecutor(SPOOL_THREADS) as pool:
-            paths = [to_uri(path) for path in pool.map(write, scan.hot_splits(SPOOL_SPLIT_ROWS_MAX)) if path]
-        spark_columns = spark_schema(scan.table, columns)
-        if not paths:
-            return self._spark.createDataFrame([], spark_columns)
-        return self._spark.read.schema(spark_columns).parquet(*paths)
+    def _written(self, folder: _Folder, rows: pa.Table) -> File:
+        file = data_files.write(rows, self._named(folder, f"{uuid.uuid4().hex}.parquet"), manifest_files.PLAIN_SPEC, {})
+        with self._lock:
+            folder.bytes += file.bytes
+        return file
 
-    def _local(self, scan: TableScan, columns: Sequence[str], lease: str) -> DataFrame:
-        schema = schema_for_spark(scan.table.read_schema(list(columns)))
-        batches = [
-            for_spark(batch, schema)
-            for split in scan.hot_splits(SPLIT_ROWS_MAX)
-            for batch in fetch(self._transport, plan.fetch_request(scan, split, columns, lease))
-        ]
-        rows = pa.Table.from_batches(batches, schema)
-        return self._spark.createDataFrame(rows, schema=spark_schema(scan.table, columns))
+    def _put(self, folder: _Folder, name: str, data: bytes) -> str:
+        location = self._named(folder, name)
+        places.write(location, data)
+        return location
 
 
 def fetch(transport: Transport, request: pb.FetchRequest) -> Iterator[pa.RecordBatch]:
@@ -161,36 +163,41 @@ def fetch(transport: Transport, request: pb.FetchRequest) -> Iterator[pa.RecordB
         yield from decode_server_rows(answer.rows, crc=answer.crc32c)
 
 
-class _Split(InputPartition):
-    """A fetch request for one Spark task."""
-
-    def __init__(self, request: str) -> None:
-        self.request = request
-
-
-class HotSource(DataSource):
-    """The data source behind `Hot.frame`; not a public format."""
-
-    @classmethod
-    def name(cls) -> str:
-        return SOURCE
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(dict(self.options))
+def batches(
+    transport: Transport, scan: TableScan, split: Split, lease: str, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The live rows of one split, in a schema of `data_files.arrow_schema`."""
+    columns = [*scan.table.selected(None), *LAKE_COLUMNS]
+    for batch in fetch(transport, plan.fetch_request(scan, split, columns, lease)):
+        arrays = [recast(batch.column(part.name), part.type) for part in schema]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-class _Reader(DataSourceReader):
-    def __init__(self, options: dict[str, str]) -> None:
-        self._options = options
+def _parts(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows as tables of about `FILE_BYTES_MAX`, without an empty one."""
+    taken: list[pa.RecordBatch] = []
+    nbytes = 0
+    for batch in rows:
+        if batch.num_rows:
+            taken.append(batch)
+            nbytes += batch.nbytes
+        if nbytes > FILE_BYTES_MAX:
+            yield pa.Table.from_batches(taken, schema)
+            taken, nbytes = [], 0
+    if taken:
+        yield pa.Table.from_batches(taken, schema)
 
-    def partitions(self) -> Sequence[InputPartition]:
-        return [_Split(request) for request in json.loads(self._options["requests"])]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Split)
-        transport = connect(self._options["server"], Credentials.from_options(self._options))
-        try:
-            for batch in fetch(transport, pb.FetchRequest.FromString(bytes.fromhex(partition.request))):
-                yield for_spark(batch, schema_for_spark(batch.schema))
-        finally:
-            transport.close()
+def _share(nbytes: int, tasks: int, least: int, most: int) -> int:
+    """Bytes for one of the tasks that run at once."""
+    return min(max(nbytes // max(1, tasks) + 1, least), most)
+
+
+def _remove(folder: _Folder) -> None:
+    local = to_path(folder.location)
+    if local is not None:
+        shutil.rmtree(local, ignore_errors=not Path(local).exists())
+    elif folder.lake is not None:
+        with java_errors():
+            for name in folder.names:
+                folder.lake.table.io().deleteFile(f"{folder.location}/{name}")

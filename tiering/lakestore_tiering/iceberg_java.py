@@ -153,6 +153,19 @@ class Iceberg:
         read = self.api.spark.SparkTableUtil.loadMetadataTable(java, self.table, getattr(types, kind.upper()))
         return DataFrame(read, self.spark)
 
+    def frame_of(self, metadata: str, *, is_local: bool) -> DataFrame:
+        """The main of a table that no catalog knows, by its metadata document.
+
+        Files are read with this table's credentials, or with `is_local` from this machine's disk.
+        """
+        java: Any = self.spark._jsparkSession  # noqa: SLF001
+        read = self.api.TableMetadataParser.fromJson(metadata)
+        hadoop = java.sessionState().newHadoopConf()
+        files = self.api.hadoop.HadoopFileIO(hadoop) if is_local else self.table.io()
+        found = self.api.BaseTable(self.api.StaticTableOperations(read, files), f"hot rows of {self.name}")
+        snapshot = found.currentSnapshot().snapshotId()
+        return DataFrame(self.api.spark.SparkTableUtil.loadTable(java, found, snapshot), self.spark)
+
     def manifest_rewrite(self) -> Any:
         """Iceberg's rewrite of this table's manifests, as an action of Spark that is not yet begun."""
         java: Any = self.spark._jsparkSession  # noqa: SLF001

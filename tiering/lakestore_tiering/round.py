@@ -24,6 +24,7 @@ from lakestore_tiering.debts import TableDebts
 from lakestore_tiering.hot_rows import Hot
 from lakestore_tiering.iceberg_java import Iceberg, java_errors
 from lakestore_tiering.live_files import LiveFiles, MainFiles
+from lakestore_tiering.progress import RoundProgress
 from lakestore_tiering.record import Record
 from lakestore_tiering.schedule import Places
 
@@ -94,6 +95,7 @@ class Round:
     known: dict[str, TableMemory] = field(default_factory=dict)
     forks: dict[str, str] = field(default_factory=dict)
     """Table uuid to the branch of its running compaction."""
+    progress: RoundProgress = field(default_factory=RoundProgress)
     debts: TableDebts = field(default_factory=TableDebts)
     """The debts of all tables' upkeep."""
     swept: set[str] = field(default_factory=set)

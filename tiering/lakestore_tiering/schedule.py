@@ -15,10 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-ROUNDS_KEPT = 5
-"""Rounds of a table whose longest one the next is expected to take."""
-REST_SHARE = 0.25
-"""The least time between the beginnings of two rounds, as a share of the freshness."""
+from lakestore.model.freshness_price import REST_SHARE, ROUNDS_KEPT
 
 
 class Places:

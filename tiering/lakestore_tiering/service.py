@@ -15,10 +15,11 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -41,6 +42,7 @@ from lakestore_tiering.compact import CompactionResult, Fork
 from lakestore_tiering.epoch import POLL_SECONDS, HeldEpoch
 from lakestore_tiering.flush import FlushResult, flush
 from lakestore_tiering.hot_rows import Hot
+from lakestore_tiering.progress import UPKEEP, RoundProgress, tasks_of
 from lakestore_tiering.round import Round, StopAsked, no_crash
 from lakestore_tiering.schedule import Pace
 
@@ -126,6 +128,8 @@ class ServerOutage:
             _log.warning("the server %s answers the tierer again", self._address)
 
 
+TELL_SECONDS = 2.0
+"""Seconds of a round from which its progress is told, and between two reports."""
 ROUND_THREADS = 64
 """Tables whose rounds have begun: a few have places, the others wait for a place or for Spark."""
 ROUNDS_PER_EXPIRY = 20
@@ -189,13 +193,13 @@ class Tierer:
         self._holder = holder or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._clock = clock
         self._held = HeldEpoch(lake.transport, self._holder, seconds, clock)
-        hot = Hot(spark, lake.transport, lake.address)
+        hot = Hot(spark, lake.transport)
         leases = SessionLeases(lake.transport, keep_seconds=float("inf"), on_release=hot.forget)
         derived = cache.of_process()
         self._folder = TemporaryDirectory(prefix="lakestore-cache-", ignore_cleanup_errors=True)
         derived = derived if derived.folder else cache.DerivedCache(Path(self._folder.name))
         about = self._held.epoch, self._held.confirm, crash, OffsetCache(derived), derived
-        self.tools = Round(spark, lake.transport, hot, leases, *about)
+        self.tools = Round(spark, lake.transport, hot, leases, *about, progress=RoundProgress(clock))
         self._troubles, self._server = FailedTables(), ServerOutage(lake.address, clock)
         self._rounds: dict[str, int] = {}
         self._looked: dict[str, float] = {}
@@ -205,6 +209,8 @@ class Tierer:
         self._known: list[Table] = []
         self._listed = float("-inf")
         """Clock seconds at which the server listed `_known`."""
+        self._told, self._has_told = float("-inf"), False
+        """Clock seconds at which the server was told the running rounds, and whether there were any."""
         self._begun: dict[Future[FlushResult | bool], _Begun] = {}
         self._pool = ThreadPoolExecutor(ROUND_THREADS, "lakestore-round")
         self._background = ThreadPoolExecutor(1, "lakestore-compact")
@@ -235,7 +241,7 @@ class Tierer:
 
         running = {self._submit(self._once, each, compaction): each for each in tables}
         try:
-            for round_ in as_completed(running):
+            for round_ in self._as_completed(running):
                 settle(running[round_], round_)
         finally:
             _awaited(running)
@@ -297,8 +303,9 @@ class Tierer:
 
     def _once(self, table: Table, compaction: bool | None) -> Outcome:
         started = self._clock()
-        with tracing.span("round", table=table.name):
+        with tracing.span("round", table=table.name), self.tools.progress.round(table.uuid):
             flushed = self._flush(table)
+            self.tools.progress.step(table.uuid, UPKEEP)
             self.tools.sweep_once(table)
             compacted = None if compaction is False else compact.compact(self.tools, table.name, force=bool(compaction))
             if compaction is not False:
@@ -318,7 +325,9 @@ class Tierer:
         self._held.epoch()
         self.tools.stop = stop
         if self._clock() - self._listed >= POLL_SECONDS:
-            self._known, self._listed = self._tables(), self._clock()
+            tables = self._tables()
+            self._obey_new_promises(tables)
+            self._known, self._listed = tables, self._clock()
             self._forget_all_but(self._known)
         self._server.went_well()
         running = {begun.table.uuid for begun in self._begun.values()}
@@ -326,6 +335,14 @@ class Tierer:
         due = [table for table in due if self._clock() >= self._due.get(table.uuid, 0.0)]
         for table in sorted(due, key=lambda table: self._due.get(table.uuid, 0.0)):
             self._begun[self._submit(self._unless_stopped, table, stop)] = _Begun(table, self._clock())
+
+    def _obey_new_promises(self, tables: list[Table]) -> None:
+        """A table whose freshness was changed is tiered by the new one from now on, not after the old one's time."""
+        before = {table.uuid: table.lake.freshness_seconds for table in self._known}
+        for table in tables:
+            promise = float(table.lake.freshness_seconds)
+            if table.uuid in self._due and before.get(table.uuid, promise) > promise:
+                self._due[table.uuid] = min(self._due[table.uuid], self._clock() + promise)
 
     def _settle_ended(self, stop: threading.Event) -> None:
         """Settle rounds that have ended, or wait for one until it is time to look for due tables. Raises errors of the
@@ -342,6 +359,24 @@ class Tierer:
             begun = self._begun.pop(round_)
             self._due[begun.table.uuid] = self._settled(begun, round_)
             self._held.report(self._troubles.problems())
+        self._tell_progress()
+
+    def _as_completed(self, rounds: Iterable[Future[Outcome]]) -> Iterator[Future[Outcome]]:
+        """The rounds as they end. Their progress is told meanwhile."""
+        left = set(rounds)
+        while left:
+            done, left = wait(left, POLL_SECONDS, FIRST_COMPLETED)
+            yield from done
+            self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        """Tell the server every few seconds which rounds run, if one runs for long."""
+        is_long = self.tools.progress.longest() >= TELL_SECONDS
+        if self._clock() - self._told < TELL_SECONDS or not (is_long or self._has_told):
+            return
+        running = self.tools.progress.messages(partial(tasks_of, self.tools.spark)) if is_long else []
+        self._held.report_running(running)
+        self._told, self._has_told = self._clock(), bool(running)
 
     def _unless_stopped(self, table: Table, stop: threading.Event) -> FlushResult | bool:
         """A round. False if the service was stopped before or during it, True if nothing was hot."""
@@ -379,11 +414,13 @@ class Tierer:
         if isinstance(flushed, FlushResult):
             self._pace.took_seconds(table.uuid, now - begun.began)
         self._held.report_upkeep(self.tools.debts.messages())
-        return begun.began + self._pace.until_next(table.uuid, self._budgets.pause(table))
+        current = next((each for each in self._known if each.uuid == table.uuid), table)  # it may promise more by now
+        return begun.began + self._pace.until_next(table.uuid, self._budgets.pause(current))
 
     def _round(self, table: Table) -> FlushResult | None:
-        with tracing.span("round", table=table.name):
+        with tracing.span("round", table=table.name), self.tools.progress.round(table.uuid):
             flushed = self._flush(table)
+            self.tools.progress.step(table.uuid, UPKEEP)
             self.tools.sweep_once(table)
             self._compact_beside(table)
             if flushed:

@@ -17,12 +17,9 @@ import pyarrow.compute as pc
 from lakestore.iceberg import data_files, transforms
 from lakestore.iceberg.manifests import DATA, File
 from lakestore.iceberg.values import Json
-from lakestore.model.columns import LAKE_COLUMNS
-from lakestore.union import plan
-from lakestore.union.lake_snapshot import recast
 from lakestore.union.plan import ReadPlan, TableScan
 from lakestore_tiering import manifest_files
-from lakestore_tiering.hot_rows import fetch
+from lakestore_tiering.hot_rows import batches
 from lakestore_tiering.iceberg_java import Iceberg, LakeFile
 from lakestore_tiering.round import Round
 
@@ -70,16 +67,14 @@ def _sorted(rows: pa.Table, scan: TableScan) -> pa.Table:
 
 
 def _rows(tools: Round, cut: ReadPlan, scan: TableScan, schema: pa.Schema) -> pa.Table | None:
-    columns = [*scan.table.selected(None), *LAKE_COLUMNS]
-    batches, nbytes = [], 0
+    taken, nbytes = [], 0
     for split in scan.hot_splits(OFFSETS_MAX):
-        for batch in fetch(tools.transport, plan.fetch_request(scan, split, columns, cut.lease)):
-            arrays = [recast(batch.column(part.name), part.type) for part in schema]
-            batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
-            nbytes += batches[-1].nbytes
+        for batch in batches(tools.transport, scan, split, cut.lease, schema):
+            taken.append(batch)
+            nbytes += batch.nbytes
             if nbytes > BYTES_MAX:
                 return None
-    return pa.Table.from_batches(batches, schema)
+    return pa.Table.from_batches(taken, schema)
 
 
 def _as_java(lake: Iceberg, spec: Json, files: list[File]) -> list[LakeFile]:

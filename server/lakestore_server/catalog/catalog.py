@@ -76,6 +76,22 @@ class TierProblem:
 
 
 @dataclass(frozen=True, slots=True)
+class RunningRound:
+    """The tierer's report on a round that runs."""
+
+    step: str
+    changes: int
+    """Offsets that the round takes; 0 before its plan."""
+    tasks: int
+    """Tasks of its Spark job; 0 without one."""
+    tasks_done: int
+    began: float
+    """Seconds of the monotonic clock."""
+    until: float
+    """When the tierer's epoch ends unless it is renewed: a silent tierer may be dead."""
+
+
+@dataclass(frozen=True, slots=True)
 class UpkeepDebt:
     """The debt of one duty of a table's upkeep, as the tierer reports it."""
 
@@ -132,6 +148,8 @@ class Catalog:
         """Refused commits by the error's name."""
         self.tier_problems: Mapping[str, TierProblem] = {}
         """Table uuid to the tierer's last reported problem."""
+        self.running_rounds: Mapping[str, RunningRound] = {}
+        """Table uuid to its running round, as the tierer last reported."""
         self.table_upkeep: Mapping[str, TableUpkeep] = {}
         """Table uuid to the tierer's last report on its upkeep."""
 

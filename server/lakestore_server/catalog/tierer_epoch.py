@@ -5,7 +5,7 @@ from __future__ import annotations
 from lakestore import limits
 from lakestore.errors import Fenced, Invalid, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.catalog.catalog import Catalog, TableUpkeep, TierProblem, UpkeepDebt
+from lakestore_server.catalog.catalog import Catalog, RunningRound, TableUpkeep, TierProblem, UpkeepDebt
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Clock
 from lakestore_server.state.commit_record import CommitRecord, TiererClaim
@@ -13,6 +13,7 @@ from lakestore_server.state.state import State
 
 PROBLEM_CHARACTERS_MAX = 2_000
 DUTIES_MAX, DUTY_CHARACTERS_MAX = 20, 40
+ROUND_SECONDS_MAX = 1e9
 
 
 class TiererVerbs:
@@ -39,6 +40,7 @@ class TiererVerbs:
         epoch = self._renewed(request.epoch) if request.epoch else self._engine.operate(plan).result
         self._until = now + seconds
         self._catalog.tier_problems = {part.table_uuid: _problem(part) for part in request.problems}
+        self._catalog.running_rounds = {part.table_uuid: _running(part, now, self._until) for part in request.running}
         known, told = self._catalog.table_upkeep, {part.table_uuid: _upkeep(part) for part in request.upkeep}
         tables = self._engine.view.tables
         self._catalog.table_upkeep = {uuid: upkeep for uuid, upkeep in {**known, **told}.items() if uuid in tables}
@@ -55,7 +57,7 @@ class TiererVerbs:
         """Let the next tierer in at once."""
         if request.epoch == self._engine.view.tierer_epoch:
             self._until = 0.0
-            self._catalog.tier_problems = {}
+            self._catalog.tier_problems, self._catalog.running_rounds = {}, {}
         return pb.TiererAnswer(epoch=request.epoch)
 
 
@@ -65,6 +67,12 @@ def _upkeep(said: pb.TableUpkeep) -> TableUpkeep:
         for part in said.debts[:DUTIES_MAX]
     )
     return TableUpkeep(tuple(debts), said.slowed[:PROBLEM_CHARACTERS_MAX])
+
+
+def _running(said: pb.RunningRound, now: float, until: float) -> RunningRound:
+    seconds = said.seconds if 0 <= said.seconds < ROUND_SECONDS_MAX else 0.0
+    step = said.step[:DUTY_CHARACTERS_MAX]
+    return RunningRound(step, said.changes, said.tasks, said.tasks_done, now - seconds, until)
 
 
 def _problem(said: pb.TierProblem) -> TierProblem:

@@ -18,7 +18,7 @@ from lakestore_server.host.histogram import Histogram
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.lake_figures import LakeFigures
 from lakestore_server.operate.reports import Report
-from lakestore_server.operate.status import ServerStatus, StatusReader, TableStatus
+from lakestore_server.operate.status import RoundStatus, ServerStatus, StatusReader, TableStatus
 from lakestore_server.read.leases import Leases
 from lakestore_server.snapshots.presented_tables import SnapshotTables
 from lakestore_server.state.view import View
@@ -114,6 +114,13 @@ def tier_failures(moment: Moment) -> Iterator[Sample]:
     """Failed rounds in a row of each table."""
     for served in moment.status.tables:
         yield (served.table.name,), served.tier_problem.failures if served.tier_problem else 0
+
+
+def rounds(figure: Callable[[RoundStatus], float]) -> Callable[[Moment], Iterator[Sample]]:
+    """A figure of each table's running round, labelled by the table's name."""
+    return lambda moment: (
+        ((served.table.name,), figure(served.round)) for served in moment.status.tables if served.round is not None
+    )
 
 
 def upkeep_debts(moment: Moment) -> Iterator[Sample]:

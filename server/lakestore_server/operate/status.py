@@ -17,7 +17,7 @@ from lakestore.model.token import SHARD
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
-from lakestore_server.catalog.catalog import Catalog, TableUpkeep, TierProblem
+from lakestore_server.catalog.catalog import Catalog, RunningRound, TableUpkeep, TierProblem
 from lakestore_server.commit.engine import CommitLoop, Engine
 from lakestore_server.duties.checkpoint_upload import CheckpointUpload
 from lakestore_server.duties.expiry import Expiry, Figures
@@ -135,6 +135,28 @@ def _time_at(log: BucketLog, end: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundStatus:
+    """A running round of the tierer."""
+
+    step: str
+    seconds: float
+    """Since it began."""
+    changes: int
+    """Offsets that it takes; 0 before its plan."""
+    tasks: int
+    """Tasks of its Spark job; 0 without one."""
+    tasks_done: int
+
+    @staticmethod
+    def of(running: RunningRound | None, now: float) -> RoundStatus | None:
+        """None without a round, and if its tierer is silent for longer than its epoch."""
+        if running is None or now > running.until:
+            return None
+        seconds = round(now - running.began, 1)
+        return RoundStatus(running.step, seconds, running.changes, running.tasks, running.tasks_done)
+
+
+@dataclass(frozen=True, slots=True)
 class ServedTable:
     """A table's figures, with the duties' figures for it."""
 
@@ -156,6 +178,8 @@ class ServedTable:
     """None before the first look at the lake, and for a table without one."""
     upkeep: TableUpkeep | None = None
     """None before a tierer has reported the table's upkeep."""
+    round: RoundStatus | None = None
+    """None while no round of the table runs, or a short one."""
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form, without keys of duties that have nothing to say."""
@@ -173,6 +197,7 @@ class ServedTable:
         lake = {f"lake_{name}": figure for name, figure in asdict(self.lake).items()} if self.lake else {}
         rescale = {"rescale": asdict(self.rescale)} if self.rescale else {}
         table = {each.name: getattr(self.table, each.name) for each in fields(TableStatus)}  # flat: no copies
+        running = {"round": asdict(self.round)} if self.round else {}
         upkeep = {} if self.upkeep is None else asdict(self.upkeep)
         upkeep = {"upkeep": upkeep["debts"], "upkeep_slowed": upkeep["slowed"]} if upkeep else {}
         return {
@@ -184,6 +209,7 @@ class ServedTable:
             "lake_ahead": self.lake_ahead,
             **tiering,
             **upkeep,
+            **running,
             **rescale,
         }
 
@@ -531,6 +557,7 @@ class StatusReader:
             tier_problem=self._catalog.tier_problem(uuid),
             lake=self.lakes.figures_of(uuid),
             upkeep=self._catalog.table_upkeep.get(uuid),
+            round=RoundStatus.of(self._catalog.running_rounds.get(uuid), self._clock.monotonic()),
         )
 
 

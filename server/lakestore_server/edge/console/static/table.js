@@ -60,6 +60,7 @@ function facts(app, status, definition) {
     ["Buckets", count(status.buckets)],
     ["Hot", `${count(status.hot)} of ${count(status.head.reduce((a, b) => a + b, 0))} changes`],
     ["Freshness", `${row && row.hot ? duration(age(row, now)) : "all is in the lake"}${row && row.hot ? ` against ${status.freshness}` : `, promised ${status.freshness}`}`, late && "late"],
+    status.round && ["Round", round(status.round)],
     ["Last commit", clock(status.last_commit_us)],
     ["Lake", status.lake_files === undefined ? "not looked at yet, or empty" : `${plural(status.lake_files, "file")}, ${plural(status.lake_delete_files, "delete file")}, ${size(status.lake_bytes)}`],
     ["Deletes to clear", status.lake_deleted_rows === undefined ? "–" : `${count(status.lake_deleted_rows)} of ${count(status.lake_rows)} rows in the lake`],
@@ -71,7 +72,7 @@ function facts(app, status, definition) {
     ["Log held by", (status.held_by || []).join(", ") || "nobody beyond its retention"],
     ["Schema version", count(status.schema_id)],
   ];
-  return h("dl", { class: "facts" }, pairs.map(([name, value, mark]) => h("div", null, h("dt", null, name), h("dd", null, value, mark && h("span", { class: "badge warn" }, mark)))));
+  return h("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, value, mark]) => h("div", null, h("dt", null, name), h("dd", null, value, mark && h("span", { class: "badge warn" }, mark)))));
 }
 
 function buckets(app, status) {
@@ -146,6 +147,10 @@ function tailPart(app) {
       h("span", { role: "status", class: "muted" }, tail ? tail.note : "the changelog from now on, newest first"),
       tail && tail.skipped > 0 && h("span", { class: "muted" }, `${count(tail.skipped)} changes were not shown`)),
     tail && tail.rows.length > 0 && grid("tail-rows", tail.columns.map((name) => ({ name })), [...tail.rows].reverse()));
+}
+
+function round({ step, seconds, changes, tasks, tasks_done: done }) {
+  return `${step}${tasks ? ` (${count(done)} of ${count(tasks)} tasks)` : ""}, for ${duration(seconds)}${changes ? `, ${plural(changes, "change")}` : ""}`;
 }
 
 function upkeep(status) {
