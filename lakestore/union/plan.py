@@ -149,6 +149,8 @@ class ReadPlan:
     lease: str
     """The lease that keeps the plan's snapshots and log ranges; empty if none was requested."""
     tables: tuple[TableScan, ...]
+    changes_left: int = 0
+    """Offsets beyond the cut, if the request bounded it."""
 
     def scan(self, name: str) -> TableScan:
         """The plan of one table."""
@@ -160,7 +162,9 @@ class ReadPlan:
 
 def decode(answer: pb.PlanAnswer) -> ReadPlan:
     """Decodes the plan that the server sent."""
-    return ReadPlan(answer.token, answer.lsn, answer.lease, tuple(_table(part) for part in answer.tables))
+    return ReadPlan(
+        answer.token, answer.lsn, answer.lease, tuple(_table(part) for part in answer.tables), answer.changes_left
+    )
 
 
 def request(
@@ -170,10 +174,13 @@ def request(
     lease_seconds: int = 0,
     no_dead: bool = False,
     require: Requirement | None = None,
+    changes_max: int = 0,
 ) -> pb.PlanRequest:
-    """Builds the request for one cut over the named tables."""
+    """Builds the request for one cut over the named tables. `changes_max` bounds the hot offsets of one table."""
     asked = None if require is None else required(require)
-    return pb.PlanRequest(tables=list(tables), at=at, lease_seconds=lease_seconds, no_dead=no_dead, require=asked)
+    return pb.PlanRequest(
+        tables=list(tables), at=at, lease_seconds=lease_seconds, no_dead=no_dead, require=asked, changes_max=changes_max
+    )
 
 
 def required(require: Requirement) -> pb.Requirement:

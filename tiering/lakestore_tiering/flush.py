@@ -33,6 +33,10 @@ Found = DeadRows[LakeFile]
 _NONE: Offsets = np.empty(0, dtype=np.int64)
 
 
+CHANGES_MAX = 5_000_000
+"""Offsets that one round takes. A larger backlog takes several commits."""
+
+
 @dataclass(frozen=True, slots=True)
 class FlushResult:
     """Numbers of rows and deaths of a round."""
@@ -44,6 +48,10 @@ class FlushResult:
     delete_files: int
     tier_point: tuple[int, ...]
     snapshot_id: int
+    changes: int = 0
+    """Offsets that the round took."""
+    changes_left: int = 0
+    """Offsets that it left to the next round, because there were too many for one commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +67,9 @@ class StagedRows:
 
 
 def flush(tools: Round, name: str) -> FlushResult | None:
-    """Bring a table's hot rows into the lake. None if nothing is hot."""
+    """Bring a table's hot rows into the lake, the oldest ones if there are very many. None if nothing is hot."""
     began = time.monotonic()
-    cut = tools.plan(name)
+    cut = tools.plan(name, CHANGES_MAX)
     try:
         scan = cut.scan(name)
         if not scan.hot_rows:
@@ -150,6 +158,8 @@ def _landed(
         delete_files=len(deletes.added),
         tier_point=after.tier_point,
         snapshot_id=landed,
+        changes=scan.hot_rows,
+        changes_left=cut.changes_left,
     )
 
 
@@ -159,12 +169,12 @@ def _stage(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: i
         return StagedRows("", None, files)
     tools.progress.step(scan.table.uuid, WAIT)
     with tools.sparks_turn():
-        tools.spark.sparkContext.setJobGroup(scan.table.uuid, f"Lakestore: round of table {scan.table.name}")
-        tools.progress.step(scan.table.uuid, SPARK)
         return _staged_by_spark(tools, lake, cut, scan, epoch)
 
 
 def _staged_by_spark(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: int) -> StagedRows:
+    tools.spark.sparkContext.setJobGroup(scan.table.uuid, f"Lakestore: round of table {scan.table.name}")
+    tools.progress.step(scan.table.uuid, SPARK)
     branch = f"{STAGE}{epoch}_{uuid.uuid4().hex[:12]}"
     hot = tools.hot.frame(lake, scan, cut.lease)
     if hot is None:

@@ -101,9 +101,10 @@ class Round:
     swept: set[str] = field(default_factory=set)
     """Uuids of the tables whose old branches were removed."""
 
-    def plan(self, name: str) -> ReadPlan:
-        """One cut of one table, leased until `leases.release`."""
-        made = plan.decode(self.transport.plan(plan.request([name], lease_seconds=LEASE_SECONDS)))
+    def plan(self, name: str, changes_max: int = 0) -> ReadPlan:
+        """One cut of one table, leased until `leases.release`. `changes_max` bounds its hot offsets."""
+        request = plan.request([name], lease_seconds=LEASE_SECONDS, changes_max=changes_max)
+        made = plan.decode(self.transport.plan(request))
         self.leases.hold(made.lease)
         return made
 

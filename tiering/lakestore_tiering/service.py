@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -304,7 +304,7 @@ class Tierer:
     def _once(self, table: Table, compaction: bool | None) -> Outcome:
         started = self._clock()
         with tracing.span("round", table=table.name), self.tools.progress.round(table.uuid):
-            flushed = self._flush(table)
+            flushed = self._flush_all(table)
             self.tools.progress.step(table.uuid, UPKEEP)
             self.tools.sweep_once(table)
             compacted = None if compaction is False else compact.compact(self.tools, table.name, force=bool(compaction))
@@ -313,6 +313,19 @@ class Tierer:
             expired = orphans.expire(self.tools, table)
             self._held.report_upkeep(self.tools.debts.messages())
         return Outcome(table.name, flushed, compacted, expired, self._clock() - started)
+
+    def _flush_all(self, table: Table) -> FlushResult | None:
+        """Flush what is hot now, in several commits if it is very much. Returns the last one with the sums of all."""
+        total = flushed = self._flush(table)
+        left = flushed.changes_left if flushed else 0
+        while total and left > 0 and (flushed := self._flush(table)):
+            rows, deaths, changes = (
+                total.rows + flushed.rows,
+                total.deaths + flushed.deaths,
+                total.changes + flushed.changes,
+            )
+            total, left = replace(flushed, rows=rows, deaths=deaths, changes=changes), left - flushed.changes
+        return total
 
     def _flush(self, table: Table) -> FlushResult | None:
         with tracing.span("flush", table=table.name):
@@ -411,9 +424,11 @@ class Tierer:
             return now + self._troubles.failed(table, error).retry_seconds
         if flushed is not False:
             self._troubles.went_well(table)
-        if isinstance(flushed, FlushResult):
-            self._pace.took_seconds(table.uuid, now - begun.began)
         self._held.report_upkeep(self.tools.debts.messages())
+        if isinstance(flushed, FlushResult):
+            if flushed.changes_left:
+                return now
+            self._pace.took_seconds(table.uuid, now - begun.began)
         current = next((each for each in self._known if each.uuid == table.uuid), table)  # it may promise more by now
         return begun.began + self._pace.until_next(table.uuid, self._budgets.pause(current))
 

@@ -7,6 +7,7 @@ snapshot, whose hot range is gone from the log, is read from this snapshot below
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -30,6 +31,7 @@ from lakestore_server.read.leases import LeaseConflict, Leases
 from lakestore_server.read.parsed_conditions import PARSED
 from lakestore_server.read.piece_ranges import PiecePruning, PieceRanges
 from lakestore_server.read.positions import check_once, lsn_at, reached
+from lakestore_server.read.readable_from import ReadableFrom
 from lakestore_server.state import swaps
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.catalog_change import DROPPED, TierRecord
@@ -254,16 +256,43 @@ class Plans:
         lsn = self._lsn(request)
         cut = self._leased(request, lsn)
         answer = pb.PlanAnswer(token=self._engine.view.token(lsn), lsn=lsn, lease=cut.lease)
+        if request.changes_max:
+            state = cut.states[0]
+            answer.changes_left = sum(state.heads()) - sum(_heads(state, lsn))
         for state, tier in zip(cut.states, cut.tiers, strict=True):
             answer.tables.append(self._table_plan(cut.view, state, tier, lsn, dead=not request.no_dead))
         return answer
 
     def _lsn(self, request: pb.PlanRequest) -> int:
         """The LSN of the requested position, or of the head once it meets the requirement."""
+        if request.changes_max:
+            return self._bounded_lsn(request)
         at = lsn_at(self._engine, request.at, request.tables) if request.at else None
         if request.HasField("require") and request.tables:
             return self._completeness.cut(request.tables, at, request.require)
         return self._engine.view.lsn if at is None else at
+
+    def _bounded_lsn(self, request: pb.PlanRequest) -> int:
+        """The newest LSN at which the lake lacks at most `changes_max` offsets of the table, or a single commit."""
+        if len(request.tables) != 1 or request.at or request.HasField("require"):
+            raise Invalid("`changes_max` bounds a plan of the head of one table")
+        view = self._engine.view
+        state = view.named(request.tables[0])
+        tier = usable_tier(state, view.lsn, self._leases)
+        tiered = sum(tier.tier_point) if tier else 0
+
+        def hot(lsn: int) -> int:
+            return sum(_heads(state, lsn)) - tiered
+
+        if hot(view.lsn) <= request.changes_max:
+            return view.lsn
+        first = ReadableFrom.first(view, state, self._leases).lsn
+        first = max(first, state.swapped_lsn, state.truncated_lsn, tier.lsn if tier else 0)
+        positions = range(first, view.lsn + 1)
+        fitting = bisect_right(positions, request.changes_max, key=hot)
+        if fitting and hot(positions[fitting - 1]) > 0:
+            return positions[fitting - 1]
+        return positions[bisect_right(positions, 0, key=hot)]
 
     def _leased(self, request: pb.PlanRequest, lsn: int) -> _LeasedCut:
         """The cut over the request's tables, leased for its seconds; 0 means no lease. Between choosing a snapshot and

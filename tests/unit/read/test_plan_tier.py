@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+import lakestore as ls
 from lakestore.union import plan
+from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.state.catalog_change import CatalogChange, SetPointer
 from tests.support.served import SCHEMA, Served
 
@@ -32,3 +37,40 @@ def test_a_plan_knows_main_by_each_snapshot_that_a_rewrite_left(tmp_path: Path) 
             assert found is not None
             assert found.snapshot_ids == known
             assert (found.tier_point, found.live_sum, found.lsn) == (record.tier_point, record.live_sums, record.lsn)
+
+
+def bounded(served: Served, most: int) -> tuple[list[tuple[int, int]], int]:
+    """The hot ranges of a bounded plan, and the offsets that it leaves."""
+    found = plan.decode(served.lake.transport.plan(plan.request(["t.log"], changes_max=most)))
+    return [(part.tier_point, part.head) for part in found.scan("t.log").buckets], found.changes_left
+
+
+def test_a_bounded_plan_ends_at_a_commit(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        served.lake.create_table("t.log", SCHEMA, buckets=1)
+        served.lake.create_table("t.other", SCHEMA)
+        assert bounded(served, 3) == ([(0, 0)], 0)
+        for number in range(4):
+            served.append("t.log", *range(10 * number, 10 * number + 10))
+            served.append("t.other", 1)
+        assert bounded(served, 25) == ([(0, 20)], 20)
+        assert bounded(served, 20) == ([(0, 20)], 20)
+        assert bounded(served, 19) == ([(0, 10)], 30)
+        assert bounded(served, 3) == ([(0, 10)], 30), "a commit is not divided"
+        assert bounded(served, 40) == bounded(served, 10**9) == ([(0, 40)], 0)
+        served.tier("t.log", next(lsn for lsn in range(100) if served.state("t.log").logs[0].at_lsn(lsn).end == 20))
+        assert bounded(served, 19) == ([(20, 30)], 10)
+        assert bounded(served, 1) == ([(20, 30)], 10)
+        served.lake.table("t.log").truncate()
+        served.append("t.log", 1, 2)
+        served.append("t.log", 3)
+        assert bounded(served, 1)[1] == 1
+
+
+@pytest.mark.parametrize("more", [{"at": "x"}, {"tables": ["t.log", "t.other"]}, {"tables": []}])
+def test_only_a_plan_of_one_head_is_bounded(tmp_path: Path, more: dict[str, Any]) -> None:
+    with Served(tmp_path) as served:
+        served.lake.create_table("t.log", SCHEMA)
+        served.lake.create_table("t.other", SCHEMA)
+        with pytest.raises(ls.Invalid, match="`changes_max` bounds a plan of the head of one table"):
+            served.lake.transport.plan(pb.PlanRequest(**{"tables": ["t.log"], "changes_max": 5, **more}))
