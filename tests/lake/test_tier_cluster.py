@@ -19,6 +19,7 @@ from lakestore.client.table import Table
 from lakestore.union.verify import verify
 from lakestore_server.main import Server
 from lakestore_spark.session import RUNTIME
+from tests.support.process import ServerProcess
 from tests.support.spark_cluster import Cluster, Worker, kill, process, standalone
 from tests.support.waiting import until
 
@@ -27,6 +28,7 @@ SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("day", pa.string()), ("v", pa.int64()), ("text", pa.string())]
 )
 ROWS = 200_000
+LOCAL = "127.0.0.1"
 PYTHON = ": Times: total = "
 """What an executor logs after each task that used Python."""
 SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
@@ -121,12 +123,29 @@ def test_an_executor_and_a_worker_that_are_killed_during_rounds(
             check(lake, table, number, ROWS)
         until(lambda: not hot_files(tmp_path), "the hot files are removed")
         tierer.send_signal(signal.SIGTERM)
-        assert tierer.wait(60) == 0
+        # spark-submit is a Java program, which ends by the signal and takes the tierer along.
+        assert tierer.wait(60) == (128 + signal.SIGTERM if way == "spark-submit" else 0)
     said = "".join(worker.said() for worker in cluster.workers)
     assert "Finished task" in said
     assert PYTHON not in said
     log = (tmp_path / "cluster.log").read_text()
     assert log.count("Command exited with code 137") == victims.count("executor")
+
+
+@pytest.mark.long
+def test_the_tierer_beside_a_server_uses_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    """`serve --tier` with `tier_master`: executors of the cluster write the rows, and end with the server."""
+    (tmp_path / "spark-defaults.conf").write_text(SETTINGS)
+    variables = {"LAKESTORE_TIER_MASTER": cluster.address, "SPARK_CONF_DIR": str(tmp_path), "SPARK_LOCAL_IP": LOCAL}
+    with ServerProcess(tmp_path / "data", arguments=["--tier"], environment=variables) as server:
+        with ls.connect(server.address) as lake:
+            table = lake.create_table("shop.orders", SCHEMA, primary_key=["id"], buckets=3, lake={"freshness": "1s"})
+            table.upsert(rows(1))
+            until(lambda: tiered(lake) == ROWS, "a round", 180)
+            check(lake, table, 1, ROWS)
+        assert server.stop() == 0
+    until(lambda: not any(worker.executors() for worker in cluster.workers), "the executors end", 60)
+    assert any("Finished task" in worker.said() for worker in cluster.workers)
 
 
 def test_spark_submit_without_iceberg_is_refused_with_the_option(server: Server, lake: ls.Lake, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from lakestore.union.plan import TableScan
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
 from lakestore_spark.types import schema_for_spark, spark_schema
+from lakestore_tiering import Tierer
 from lakestore_tiering.hot_rows import Hot
 from lakestore_tiering.iceberg_java import Iceberg
 from lakestore_tiering.round import version_name
@@ -96,3 +97,22 @@ def test_a_round_without_live_rows_has_no_frame(server: Server, lake: ls.Lake, s
     hot = Hot(spark, lake.transport, is_local=False)
     assert hot.frame(lake_table, scan, lease) is None
     hot.close()
+
+
+def test_a_hot_partition_is_written_by_several_tasks(server: Server, lake: ls.Lake, spark: SparkSession) -> None:
+    """All rows of a round are of one day; a task for the day alone would make the round as slow as one core."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("day", pa.string()), ("noise", pa.binary())])
+    table = lake.create_table("shop.today", schema, buckets=1, lake={"partition_by": ["day"]})
+    noise = np.random.default_rng(2).bytes(100 * 300_000)
+    rows = {
+        "id": np.arange(300_000),
+        "day": pa.array(["2026-11-28"] * 300_000),
+        "noise": [noise[at : at + 100] for at in range(0, len(noise), 100)],
+    }
+    table.append(pa.table(rows, schema=schema))
+    with Tierer(lake, spark) as tierer:
+        (round_,) = tierer.run_once(compaction=False)
+    assert round_.flushed is not None
+    assert round_.flushed.rows == 300_000
+    assert round_.flushed.files >= 2
+    assert table.scan(columns=["id"]).count() == 300_000

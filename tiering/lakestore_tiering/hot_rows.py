@@ -56,7 +56,7 @@ class HotRows:
 
     frame: DataFrame
     task_bytes: int
-    """Bytes of shuffled rows for one task: shuffled rows have about the size of rows in memory."""
+    """Bytes of shuffled rows for one task. Shuffled rows are compressed, and larger than in a file."""
 
 
 @dataclass(slots=True)
@@ -90,26 +90,25 @@ class Hot:
         folder = self._new_folder(lake, lease)
         schema = data_files.arrow_schema(manifest_files.schema_of(lake))
 
-        def write(split: Split) -> list[tuple[File, int]]:
+        def write(split: Split) -> list[File]:
             rows = batches(self._transport, scan, split, lease, schema)
-            return [(self._written(folder, part), part.nbytes) for part in _parts(rows, schema)]
+            return [self._written(folder, part) for part in _parts(rows, schema)]
 
         with ThreadPoolExecutor(WRITES_AT_ONCE) as pool:
-            written = [pair for pairs in pool.map(write, scan.hot_splits(SPLIT_ROWS_MAX)) for pair in pairs]
-        if not written:
+            files = [file for written in pool.map(write, scan.hot_splits(SPLIT_ROWS_MAX)) for file in written]
+        if not files:
             return None
-        files = [file for file, _ in written]
-        tasks = self._spark.sparkContext.defaultParallelism
+        share = sum(file.bytes for file in files) // max(1, self._spark.sparkContext.defaultParallelism) + 1
         listed = manifest_files.uncatalogued(
             lake,
             folder.location,
             files,
             put=lambda name, data: self._put(folder, name, data),
-            task_bytes=_share(sum(file.bytes for file in files), tasks, TASK_BYTES_MIN, TASK_BYTES_MAX),
+            task_bytes=min(max(share, TASK_BYTES_MIN), TASK_BYTES_MAX),
         )
         with java_errors():
             frame = lake.frame_of(listed, is_local=folder.lake is None)
-        return HotRows(frame, _share(sum(nbytes for _, nbytes in written), tasks, SHUFFLE_BYTES_MIN, SHUFFLE_BYTES_MAX))
+        return HotRows(frame, min(max(share, SHUFFLE_BYTES_MIN), SHUFFLE_BYTES_MAX))
 
     def forget(self, lease: str) -> None:
         """Remove the files of a lease. What cannot be removed is left to the search for orphans."""
@@ -186,11 +185,6 @@ def _parts(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Tab
             taken, nbytes = [], 0
     if taken:
         yield pa.Table.from_batches(taken, schema)
-
-
-def _share(nbytes: int, tasks: int, least: int, most: int) -> int:
-    """Bytes for one of the tasks that run at once."""
-    return min(max(nbytes // max(1, tasks) + 1, least), most)
 
 
 def _remove(folder: _Folder) -> None:
