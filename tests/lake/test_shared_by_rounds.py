@@ -32,6 +32,7 @@ def tools(monkeypatch: pytest.MonkeyPatch) -> Round:
     given: dict[str, Any] = dict.fromkeys(("spark", "transport", "hot", "epoch", "confirm"))
     monkeypatch.setattr(Round, "plan", lambda *_: CUT)
     leases: Any = SimpleNamespace(release=lambda _: None)
+    given["spark"] = SimpleNamespace(sparkContext=SimpleNamespace(setJobGroup=lambda *_: None))
     return Round(**given, leases=leases)
 
 
