@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from typing import Any
@@ -38,6 +39,7 @@ from lakestore.union.lake_files import PARQUET, DataFile, Deletes, FileRead
 from lakestore.union.lake_snapshot import FileList, PlannedFile, named
 from lakestore.union.plan import TableScan
 from lakestore.union.scan import Scan
+from lakestore.union.side_by_side import merged
 from lakestore.v1 import lakestore_pb2 as pb
 
 COMMIT_BYTES, COMMIT_ROWS = 8 << 20, 250_000
@@ -161,41 +163,51 @@ class _Run:
     begin: _Progress
     tell: Tell
     files: list[PlannedFile] = field(init=False)
-    _deletes: Deletes = field(init=False)
+    _list: FileList = field(init=False)
     _rows: int = field(init=False)
 
     def __post_init__(self) -> None:
         scan = TableScan(self.table, self.begin.location, self.begin.snapshot_id, (), self.table)
         found = lake_pruning.choose_files(scan, None)[0] if self.begin.snapshot_id else FileList(None, ())
-        self.files, self._deletes, self._rows = list(found), Deletes(found, Figures()), found.rows
+        self.files, self._list, self._rows = list(found), found, found.rows
+
+    def _deletes(self) -> Deletes:
+        """The deletes for one walk over the files: a shared delete file is forgotten after the last data file of it."""
+        return Deletes(self._list, Figures())
 
     def commit_rows(self, writes: NamedWrites) -> None:
-        """Commit the live rows of all files that are not committed yet."""
+        """Commit the live rows of all files that are not committed yet, while a thread reads the next rows."""
         done = _Progress.of(writes.progress) or self.begin
+        with closing(merged([lambda: self._commits(done)], threads=1, ahead=1, tick=lambda: None)) as commits:
+            for rows, progress, told in commits:
+                self._commit(writes, rows, progress)
+                self.tell("rows", told, self._rows)
+
+    def _commits(self, done: _Progress) -> Iterator[tuple[list[pa.RecordBatch], _Progress, int]]:
+        """(Live rows of one commit, the progress with it, rows of all files that are done then) behind `done`."""
         names = self.table.selected(None)
         told = sum(each.file.rows for each in self.files[: done.file])
-        held: list[pa.RecordBatch] = []
+        held, deletes = list[pa.RecordBatch](), self._deletes()
         for number, each in islice(enumerate(self.files), done.file, None):
             self._check_file(each)
             skip = done.row if number == done.file else 0
-            for start, batch, alive in self._batches(each, names, skip):
+            for start, batch, alive in self._batches(each, names, deletes, skip):
                 self._check_keys(batch, each)
                 held.append(batch if alive is None else batch.filter(pa.array(alive)))
                 end = start + batch.num_rows
                 if _is_full(held):
-                    self._commit(writes, held, replace(self.begin, file=number, row=end))
+                    yield held, replace(self.begin, file=number, row=end), told + end
                     held = []
-                self.tell("rows", told + end, self._rows)
             told += each.file.rows
         if held:
-            self._commit(writes, held, replace(self.begin, file=len(self.files)))
+            yield held, replace(self.begin, file=len(self.files)), told
 
     def _batches(
-        self, each: PlannedFile, names: Sequence[str], skip: int = 0
+        self, each: PlannedFile, names: Sequence[str], deletes: Deletes, skip: int = 0
     ) -> Iterator[tuple[int, pa.RecordBatch, npt.NDArray[np.bool_] | None]]:
         """(position of the first row, rows of these columns, live ones among them; None if all are) from position
         `skip` on."""
-        deleted = np.sort(self._deletes.of(each)) if each.deletes else None
+        deleted = np.sort(deletes.of(each)) if each.deletes else None
         wanted = FileRead(self.table, tuple(names), {}, None, Figures())
         start = 0
         for read in DataFile(each.file, wanted).batches(np.empty(0, np.int64)):
@@ -257,9 +269,9 @@ class _Run:
         """A sentence with a key of these rows that occurs twice, and the two files."""
         names = self.table.primary_key
         sought = pa.array(_encoded(rows.combine_chunks().to_batches()[0].select(names)))
-        seen: dict[bytes, str] = {}
+        seen, deletes = dict[bytes, str](), self._deletes()
         for each in self.files[: progress.file + 1]:
-            for _, batch, alive in self._batches(each, names):
+            for _, batch, alive in self._batches(each, names, deletes):
                 live = batch if alive is None else batch.filter(pa.array(alive))
                 found = pa.array(_encoded(live))
                 for place in np.flatnonzero(pc.is_in(found, value_set=sought).to_numpy(zero_copy_only=False)).tolist():
@@ -276,10 +288,10 @@ class _Run:
         """Write the offset files. Returns the heads, by bucket."""
         times = _Times.of(self.connection, self.table)
         heads = np.zeros(self.table.buckets, np.int64)
-        told, writes = 0, deque[Future[None]]()
+        told, writes, deletes = 0, deque[Future[None]](), self._deletes()
         with ThreadPoolExecutor(WRITES_AT_ONCE) as pool:
             for each in self.files:
-                parts = list(self._numbered(each, heads, times))
+                parts = list(self._numbered(each, heads, times, deletes))
                 rows = pa.concat_tables(parts) if parts else adopted_rows.numbered(*_nothing())
                 if rows.num_rows != each.file.rows:
                     raise Corrupt(f"data file {each.file.path} has not the {each.file.rows} rows of its manifest")
@@ -297,9 +309,9 @@ class _Run:
             )
         return times.heads
 
-    def _numbered(self, each: PlannedFile, heads: Ints, times: _Times) -> Iterator[pa.Table]:
+    def _numbered(self, each: PlannedFile, heads: Ints, times: _Times, deletes: Deletes) -> Iterator[pa.Table]:
         names = self.table.bucket_key or self.table.selected(None)[:1]
-        for start, batch, alive in self._batches(each, names):
+        for start, batch, alive in self._batches(each, names, deletes):
             live = batch if alive is None else batch.filter(pa.array(alive))
             if self.table.bucket_key:
                 buckets = keys.buckets(live.columns, self.table.buckets)
