@@ -5,7 +5,7 @@ Rounds that come less often have more changes each. So four laws, fitted to the 
 1. Files: changes fall upon places (files, partitions) at random. N changes meet G places of G: `G (1 - (1 - 1/G)^N)`.
    G is chosen so that the mean round has the files that it had. The same holds for delete files, with a G of its own.
 2. Seconds: a part for each round, and a part for each change.
-3. Bytes: a part for each file, and a part for each change.
+3. Bytes: a part for each file, of at most 16 KB, and a part for each change.
 4. Rewrites: their seconds and bytes go with the files that rounds write, since a rewrite begins at a number of files.
 """
 
@@ -28,6 +28,8 @@ two files and 17 for three.
 """
 PAUSE_SECONDS = 0.05
 """The shortest pause between two rounds of a table."""
+FILE_BYTES_MAX = 16 << 10
+"""The most that a file has beside its rows. Rounds of one size do not tell that from the bytes of rows."""
 ROUNDS_KEPT = 5
 """Rounds of a table whose longest one the tierer expects the next to take."""
 REST_SHARE = 0.25
@@ -120,7 +122,7 @@ class _Laws:
         longest = [max(each.seconds for each in timed[at : at + ROUNDS_KEPT]) for at in range(len(timed))]
         self._slack = fmean(longest) - fmean(each.seconds for each in timed) if timed else 0.0
         files = [float(each.files + each.delete_files) for each in rounds]
-        self._bytes = _plane(files, changes, [float(each.bytes) for each in rounds])
+        self._bytes = _plane(files, changes, [float(each.bytes) for each in rounds], FILE_BYTES_MAX)
         written = sum(files)
         self._rewrite_seconds = sum(each.seconds for each in rewrites) / written if written else 0.0
         self._rewrite_bytes = sum(each.bytes for each in rewrites) / written if written else 0.0
@@ -183,19 +185,15 @@ def _line(xs: Sequence[float], ys: Sequence[float]) -> Callable[[float], float]:
     return lambda x: y_mean + slope * (x - x_mean)
 
 
-def _plane(us: Sequence[float], vs: Sequence[float], ys: Sequence[float]) -> Callable[[float, float], float]:
-    """`a u + b v` nearest to the points, with neither below zero."""
+def _plane(
+    us: Sequence[float], vs: Sequence[float], ys: Sequence[float], most: float
+) -> Callable[[float, float], float]:
+    """`a u + b v` nearest to the points, with neither below zero and `a` at most `most`."""
     uu, vv, uv = _dot(us, us), _dot(vs, vs), _dot(us, vs)
-    uy, vy = _dot(us, ys), _dot(vs, ys)
-    only_v = vy / vv if vv else 0.0
     det = uu * vv - uv * uv
-    a, b = 0.0, only_v
-    if det > 1e-6 * uu * vv:
-        a, b = (uy * vv - vy * uv) / det, (vy * uu - uy * uv) / det
-        if b < 0:
-            a, b = uy / uu, 0.0
-        elif a < 0:
-            a, b = 0.0, only_v
+    a = (_dot(us, ys) * vv - _dot(vs, ys) * uv) / det if det > 1e-6 * uu * vv else 0.0
+    a = min(max(a, 0.0), most, sum(ys) / sum(us) if sum(us) else 0.0)
+    b = (sum(ys) - a * sum(us)) / sum(vs) if sum(vs) else 0.0
     return lambda u, v: a * u + b * v
 
 

@@ -76,6 +76,13 @@ def test_every_change_has_a_delete_file_of_its_own_if_rounds_have_few() -> None:
     assert [round(each.files / each.rounds) for each in prices] == [11, 61]
 
 
+def test_rounds_of_one_size_do_not_make_files_of_bytes_alone() -> None:
+    """By chance the rounds with three files are a little larger: a round of a seventh has no files of megabytes."""
+    same = [PastRound(15.0 * n, 0.5, 75_000, 2 + n % 2, 0, 8_000_000 + n % 2 * 1_000_000) for n in range(11)]
+    _, prices = priced(same, [], [2, 15])
+    assert prices[0].bytes == pytest.approx(prices[1].bytes, rel=0.1)
+
+
 def test_rounds_of_an_older_release_have_no_seconds() -> None:
     old = [PastRound(10.0 * n, 0.0, 100, 1, 0, 1_000) for n in range(10)]
     _, (price,) = priced(old, [], [30])
