@@ -28,7 +28,8 @@ def _made(spark: SparkSession, partitioned: str = "", version: int = 2, rows: in
     spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.old")
     spark.sql(
         f"CREATE TABLE lake.{SOURCE} (id BIGINT, name STRING, city STRING, at TIMESTAMP) USING iceberg {partitioned}"
-        f" TBLPROPERTIES ('format-version'='{version}', 'write.delete.mode'='merge-on-read')"
+        f" TBLPROPERTIES ('format-version'='{version}', 'write.delete.mode'='merge-on-read',"
+        " 'write.delete.granularity'='partition')"
     )
     city = "CASE WHEN id % 3 = 0 THEN 'Köln am Rhein' WHEN id % 3 = 1 THEN 'Oslo' END AS city"
     for begin in (0, rows // 2):
