@@ -27,10 +27,10 @@ def price(table: str, server: str, as_json: bool) -> None:
     """
     from lakestore.model.freshness_price import BANDS, priced
     from lakestore.union.past_rounds import remembered
-    from lakestore.union.plan import decode, request
+    from lakestore.union.plan import newest
 
     with open_lake(server) as lake:
-        scan = decode(lake.transport.plan(request([table], no_dead=True))).scan(table)
+        scan = newest(lake.transport.plan, table)
         if not scan.in_lake:
             raise Invalid(
                 f"table {table} has no rounds yet: let `lakestore tier` run beside its usual load for a while"

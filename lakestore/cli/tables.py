@@ -352,10 +352,10 @@ def _behind(part: dict[str, Any], seconds: float) -> str:
 def files(table: str, server: str, as_json: bool) -> None:
     """List the files of TABLE in the lake."""
     from lakestore.union import lake_snapshot as cold
-    from lakestore.union.plan import decode, request
+    from lakestore.union.plan import newest
 
     with open_lake(server) as lake:
-        scan = decode(lake.transport.plan(request([table], no_dead=True))).scan(table)
+        scan = newest(lake.transport.plan, table)
     found = cold.files(scan.metadata_location, scan.snapshot_id) if scan.in_lake else []
     if as_json:
         snapshot = {"snapshot_id": scan.snapshot_id, "metadata_location": scan.metadata_location}

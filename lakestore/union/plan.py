@@ -7,7 +7,7 @@ reads nothing; `lake_files`, `arrow` and Spark execute plans.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -181,6 +181,11 @@ def request(
     return pb.PlanRequest(
         tables=list(tables), at=at, lease_seconds=lease_seconds, no_dead=no_dead, require=asked, changes_max=changes_max
     )
+
+
+def newest(ask: Callable[[pb.PlanRequest], pb.PlanAnswer], table: str) -> TableScan:
+    """The plan of one table at the head, without dead offsets and without a lease. `ask` sends a request."""
+    return decode(ask(request([table], no_dead=True))).scan(table)
 
 
 def required(require: Requirement) -> pb.Requirement:

@@ -21,7 +21,7 @@ import lakestore
 from lakestore.model.freshness_price import PastRewrite, PastRound, priced
 from lakestore.union import lake_snapshot
 from lakestore.union.past_rounds import remembered
-from lakestore.union.plan import TableScan, decode, request
+from lakestore.union.plan import newest
 from lakestore.v1.lakestore_pb2 import StatusRequest
 from tests.bench import bed
 from tests.bench.bed import Bed
@@ -102,7 +102,7 @@ def _held(made: Bed) -> Iterator[Figure]:
             ages.append(_age(made, table.name))
             time.sleep(_STEP_SECONDS)
         rate = feed.written / (time.monotonic() - began + _SETTLE_SECONDS)
-        scan = _scan(made, table.name)
+        scan = newest(made.lake.transport.plan, table.name)
         files = lake_snapshot.files(scan.metadata_location, scan.snapshot_id)
     rounds, rewrites = remembered(scan.metadata_location)
     p50, p99, most = np.percentile(ages, [50, 99, 100])
@@ -121,10 +121,6 @@ def _age(made: Bed, name: str) -> float:
     """Seconds by which the lake's newest commit is older than the table's."""
     (part,) = json.loads(made.lake.transport.status(StatusRequest(tables=[name])).status)["tables"]
     return float(part["last_commit_us"] - part["tiered_commit_us"]) / 1e6
-
-
-def _scan(made: Bed, name: str) -> TableScan:
-    return decode(made.lake.transport.plan(request([name], no_dead=True))).scan(name)
 
 
 Window = tuple[list[PastRound], list[PastRewrite]]
@@ -159,7 +155,7 @@ def _table(made: Bed, name: str, size: int) -> lakestore.Table:
 
 
 def _remembered(made: Bed, feed: Feed) -> Window:
-    return remembered(_scan(made, feed.table.name).metadata_location)
+    return remembered(newest(made.lake.transport.plan, feed.table.name).metadata_location)
 
 
 def _compared(name: str, windows: dict[int, Window]) -> Iterator[Figure]:

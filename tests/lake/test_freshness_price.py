@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import lakestore as ls
 from lakestore.cli.main import run_command
 from lakestore.union.past_rounds import remembered
-from lakestore.union.plan import decode, request
+from lakestore.union.plan import newest
 from lakestore_server.main import Server
 from lakestore_tiering import Tierer
 from tests.lake.tiering_tables import NAME, SCHEMA, items
@@ -36,7 +36,7 @@ def test_the_lake_remembers_what_rounds_and_compactions_did(
             if step == 0:
                 assert run_command(arguments) == 1
                 assert "remembers 1 rounds of the table, and a price needs 6" in capsys.readouterr().err
-    scan = decode(lake.transport.plan(request([NAME], no_dead=True))).scan(NAME)
+    scan = newest(lake.transport.plan, NAME)
     rounds, rewrites = remembered(scan.metadata_location)
     assert [each.changes for each in rounds] == [10] * 7
     assert [each.files for each in rounds] == [each.files for each in flushed]

@@ -51,7 +51,7 @@ class LandedFiles:
         place = f"http://{http}/iceberg/v1/namespaces/bench/tables/big"
         with urllib.request.urlopen(place) as answer:
             document = json.load(answer)["metadata"]
-        scan = plan.decode(lake.transport.plan(plan.request(["bench.big"], no_dead=True))).scan("bench.big")
+        scan = plan.newest(lake.transport.plan, "bench.big")
         many = ManyFiles(
             scan.table, document["location"], count, partitions, rows, files_per_manifest, document=document
         )

@@ -203,7 +203,7 @@ class Round:
     def standing(self, table: Table) -> tuple[Iceberg, Record]:
         """The lake table and main's tier record now. Raises `NotFound` if another table has the name."""
         for _ in range(STANDING_ATTEMPTS):
-            scan = plan.decode(self.transport.plan(plan.request([table.name], no_dead=True))).scan(table.name)
+            scan = plan.newest(self.transport.plan, table.name)
             _check_same(table, scan.table.uuid)
             lake = self.of(scan).lake = self.lake(scan.lake_table)
             found = _planned(lake, scan)

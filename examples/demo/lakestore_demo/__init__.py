@@ -300,7 +300,7 @@ def _times(seconds: list[float]) -> str:
 
 
 def _files(lake: Lake, name: str) -> str:
-    scan = plan.decode(lake.transport.plan(plan.request([name], no_dead=True))).scan(name)
+    scan = plan.newest(lake.transport.plan, name)
     if not scan.in_lake:
         return f"{scan.live_rows:,} rows, none in the lake yet"
     files = cold.files(scan.metadata_location, scan.snapshot_id)
