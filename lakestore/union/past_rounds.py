@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from lakestore.errors import Corrupt
 from lakestore.model.freshness_price import PastRewrite, PastRound
 from lakestore.union import lake_snapshot
-
-_POINT, _FROM, _SECONDS = "lakestore.tier-point", "lakestore.tier-from", "lakestore.seconds"
+from lakestore.union.tier_record import SECONDS, Record
 
 
 def remembered(metadata_location: str) -> tuple[list[PastRound], list[PastRewrite]]:
@@ -19,24 +16,16 @@ def remembered(metadata_location: str) -> tuple[list[PastRound], list[PastRewrit
     rewrites: list[PastRewrite] = []
     for snapshot in lake_snapshot.history(metadata_location):
         summary = snapshot["summary"]
-        if _FROM not in summary:
+        record = Record.parse(summary)
+        if record is None:
             continue
-        seconds, nbytes = float(summary.get(_SECONDS, 0)), _count(summary, "added-files-size")
+        seconds, nbytes = float(summary.get(SECONDS, 0)), _count(summary, "added-files-size")
         if summary["operation"] == "replace":
             rewrites.append(PastRewrite(seconds, nbytes))
             continue
         files, deletes = _count(summary, "added-data-files"), _count(summary, "added-delete-files")
-        at = snapshot["timestamp-ms"] / 1_000
-        rounds.append(PastRound(at, seconds, _changes(summary), files, deletes, nbytes))
+        rounds.append(PastRound(snapshot["timestamp-ms"] / 1_000, seconds, record.changes, files, deletes, nbytes))
     return rounds, rewrites
-
-
-def _changes(summary: Mapping[str, Any]) -> int:
-    try:
-        before, after = json.loads(summary[_FROM]), json.loads(summary[_POINT])
-        return sum(end - start for start, end in zip(before, after, strict=True))
-    except (KeyError, ValueError, TypeError) as error:
-        raise Corrupt("a lake snapshot's summary has a damaged lakestore record") from error
 
 
 def _count(summary: Mapping[str, Any], name: str) -> int:

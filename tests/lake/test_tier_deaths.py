@@ -17,8 +17,8 @@ from lakestore.iceberg.offset_cache import OffsetCache
 from lakestore.iceberg.puffin import vector
 from lakestore.iceberg.row_search import Bounds, by_bucket
 from lakestore.rows.ranges import OffsetSet
+from lakestore.union.tier_record import Record
 from lakestore_tiering.iceberg_java import LakeFile
-from lakestore_tiering.record import Record
 
 
 def write(folder: Path, name: str, rows: list[tuple[int, int]], *, bounds: bool = True) -> LakeFile:
@@ -80,5 +80,7 @@ def test_records_survive_their_summary() -> None:
     record = Record(3, (1, 2), (5, 6), ((1 << 64) - 1, 0), 99, 4)
     assert Record.parse(record.summary()) == record
     assert Record.parse({"operation": "append"}) is None
-    with pytest.raises(Corrupt):
-        Record.parse({**record.summary(), "lakestore.live-sum": "x"})
+    assert record.changes == 8
+    for damage in ({"live-sum": "x"}, {"tier-from": "[1]"}, {"tier-point": "[5, null]"}):
+        with pytest.raises(Corrupt):
+            Record.parse({**record.summary(), **{f"lakestore.{key}": value for key, value in damage.items()}})

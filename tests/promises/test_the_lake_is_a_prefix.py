@@ -22,13 +22,13 @@ import lakestore as ls
 from lakestore.model.token import position_of
 from lakestore.spark import SparkLake
 from lakestore.union.plan import TableScan
+from lakestore.union.tier_record import Record
 from lakestore.union.verify import verify
 from lakestore_server.main import Server
 from lakestore_tiering import Tierer, hot_rows, orphans
 from lakestore_tiering.flush import flush
 from lakestore_tiering.hot_rows import Hot
 from lakestore_tiering.iceberg_java import TIER_TAG, Iceberg, java_errors, record_of
-from lakestore_tiering.record import Record
 from lakestore_tiering.round import COMPACT, STAGE, lake_name
 from tests.support.seeds import seeded
 from tests.support.staging import sorted_by_spark

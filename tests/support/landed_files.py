@@ -21,8 +21,8 @@ from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved
 from lakestore.union import plan
 from lakestore.union.plan import TableScan
+from lakestore.union.tier_record import Record
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_tiering.record import Record
 from tests.support.many_files import LAKE, SCHEMA, ManyFiles
 
 SNAPSHOT = 7

@@ -23,6 +23,7 @@ from lakestore.model.columns import PREV
 from lakestore.rows.ipc import decode_server_rows
 from lakestore.rows.ranges import Offsets, OffsetSet
 from lakestore.union.plan import TableScan
+from lakestore.union.tier_record import Record
 from lakestore.v1.lakestore_pb2 import FetchRequest
 from lakestore_spark.session import LAKE
 from lakestore_spark.types import quote_name
@@ -31,7 +32,6 @@ from lakestore_tiering.debts import COMPACTION, Debt
 from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, java_errors
 from lakestore_tiering.live_files import FileColumns, MainFiles
 from lakestore_tiering.position_deletes import Deletes, write_deletes
-from lakestore_tiering.record import Record
 from lakestore_tiering.round import COMPACT, Round, StopAsked
 from lakestore_tiering.snapshot_files import Changes
 

@@ -22,11 +22,11 @@ from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved
 from lakestore.rows.ranges import Offsets
 from lakestore.union.plan import ReadPlan, TableScan
+from lakestore.union.tier_record import Record
 from lakestore_tiering import small_rows, snapshot_files
 from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, java_errors, java_list, record_of
 from lakestore_tiering.position_deletes import Deletes, write_deletes
 from lakestore_tiering.progress import COMMIT, ROWS, SPARK, WAIT
-from lakestore_tiering.record import Record
 from lakestore_tiering.round import STAGE, Round
 
 Found = DeadRows[LakeFile]

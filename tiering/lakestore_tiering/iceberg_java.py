@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, Unavailable
 from lakestore.iceberg.row_search import Bounds
 from lakestore.iceberg.values import Value
-from lakestore_tiering.record import KEYS, SECONDS, Record
+from lakestore.union.tier_record import KEYS, SECONDS, Record
 
 COMMIT_ATTEMPTS = 4
 TIER_TAG = "lakestore-tier"

@@ -17,6 +17,7 @@ from lakestore.model.names import VERSION_MARK
 from lakestore.model.table import Table
 from lakestore.union import plan
 from lakestore.union.plan import ReadPlan, TableScan
+from lakestore.union.tier_record import Record
 from lakestore_spark.leases import LEASE_SECONDS, SessionLeases
 from lakestore_spark.session import LAKE
 from lakestore_spark.types import quote_name
@@ -25,7 +26,6 @@ from lakestore_tiering.hot_rows import Hot
 from lakestore_tiering.iceberg_java import Iceberg, java_errors
 from lakestore_tiering.live_files import LiveFiles, MainFiles
 from lakestore_tiering.progress import RoundProgress
-from lakestore_tiering.record import Record
 from lakestore_tiering.schedule import Places
 
 

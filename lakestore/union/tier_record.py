@@ -2,8 +2,8 @@
 
 Keys: `lakestore.epoch`, `tier-from` and `tier-point` (JSON lists of offsets, one per bucket), `live-sum` (a JSON list
 of decimal texts), `lsn` and `schema-id`; Iceberg adds `source-snapshot-id`. `seconds` is how long the round or the
-rewrite took, for `lakestore freshness price`. The catalog accepts a commit only if
-`tier-from` is main's tier point, the epoch is current, and the sums equal the log's at that point.
+rewrite took, for `lakestore freshness price`. The catalog accepts a commit only if `tier-from` is main's tier point,
+the epoch is current, and the sums equal the log's at that point.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from lakestore.union.plan import TierState
 
 _PREFIX = "lakestore."
 KEYS = tuple(_PREFIX + name for name in ("epoch", "tier-from", "tier-point", "live-sum", "lsn", "schema-id"))
-
 SECONDS = _PREFIX + "seconds"
 
 
@@ -33,6 +32,11 @@ class Record:
     """By bucket: the live sum of the lake's rows."""
     lsn: int
     schema_id: int
+
+    @property
+    def changes(self) -> int:
+        """Offsets by which the commit moved the tier point."""
+        return sum(self.tier_point) - sum(self.tier_from)
 
     def summary(self) -> dict[str, str]:
         values = (
@@ -52,8 +56,10 @@ class Record:
             return None
         try:
             epoch, tier_from, tier_point, live_sum, lsn, schema_id = (json.loads(summary[key]) for key in KEYS)
-            sums = tuple(int(total) for total in live_sum)
-            return Record(epoch, tuple(tier_from), tuple(tier_point), sums, lsn, schema_id)
+            before, after, sums = (tuple(map(int, each)) for each in (tier_from, tier_point, live_sum))
+            if len(before) != len(after):
+                raise ValueError("the tier points are of different buckets")
+            return Record(epoch, before, after, sums, lsn, schema_id)
         except (KeyError, ValueError, TypeError) as error:
             raise Corrupt("a lake snapshot's summary has a damaged lakestore record") from error
 
