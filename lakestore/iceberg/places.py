@@ -41,6 +41,7 @@ _REFUSALS = frozenset(
      "UNKNOWN (HTTP status 400)", "UNKNOWN (HTTP status 401)", "UNKNOWN (HTTP status 403)")
 )  # fmt: skip
 """Codes of answers that a store repeats until its keys, address or region are set right."""
+UNKNOWN_AUTHORITY = "this machine does not know the authority of its certificate: set SSL_CERT_FILE"
 _small: RecentValues[memoryview] = RecentValues(SMALL_FILES_BYTES)
 
 
@@ -101,7 +102,7 @@ def _store_error(location: str, code: str, what: str, error: OSError) -> Lakesto
         )
     said = f"{code} at {what}" if code else next(iter(str(error).splitlines()), "")[:200]
     if "SSL peer certificate" in str(error):
-        said += ", this machine does not know the authority of its certificate: set SSL_CERT_FILE"
+        said += f", {UNKNOWN_AUTHORITY}"
     return Unavailable(f"the object store does not answer for {location}: {said}")
 
 

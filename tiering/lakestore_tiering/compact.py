@@ -20,7 +20,6 @@ from lakestore.errors import Conflict, Corrupt, LakestoreError
 from lakestore.iceberg.manifest_entries import Longs
 from lakestore.iceberg.row_search import Flags
 from lakestore.model.columns import PREV
-from lakestore.rows.ipc import decode_server_rows
 from lakestore.rows.ranges import Offsets, OffsetSet
 from lakestore.union.plan import TableScan
 from lakestore.union.tier_record import Record
@@ -29,6 +28,7 @@ from lakestore_spark.session import LAKE
 from lakestore_spark.types import quote_name
 from lakestore_tiering import adopted_files, debts, snapshot_files
 from lakestore_tiering.debts import COMPACTION, Debt
+from lakestore_tiering.hot_rows import fetch
 from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, java_errors
 from lakestore_tiering.live_files import FileColumns, MainFiles
 from lakestore_tiering.position_deletes import Deletes, write_deletes
@@ -321,10 +321,9 @@ def _superseded(tools: Round, started: Fork, bucket: int, start: int, end: int) 
         lease=started.lease,
     )
     parts = []
-    for answer in tools.transport.fetch(request):
-        for batch in decode_server_rows(answer.rows, crc=answer.crc32c):
-            prevs = batch.column(PREV).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-            parts.append(prevs[prevs >= 0])
+    for batch in fetch(tools.transport, request):
+        prevs = batch.column(PREV).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        parts.append(prevs[prevs >= 0])
     return parts
 
 

@@ -157,7 +157,7 @@ class Hot:
 
 
 def fetch(transport: Transport, request: pb.FetchRequest) -> Iterator[pa.RecordBatch]:
-    """Stream the rows of one split."""
+    """Stream the rows of a request."""
     for answer in transport.fetch(request):
         yield from decode_server_rows(answer.rows, crc=answer.crc32c)
 

@@ -32,6 +32,7 @@ from lakestore.client.transport import Transport
 from lakestore.errors import Denied, Fenced, LakestoreError, NotFound, Stopped, Unavailable
 from lakestore.iceberg import cache
 from lakestore.iceberg.offset_cache import OffsetCache
+from lakestore.model.freshness_price import PAUSE_SECONDS
 from lakestore.model.table import Table
 from lakestore.v1.lakestore_pb2 import ListTablesRequest, TierProblem
 from lakestore.wire import tracing
@@ -48,8 +49,6 @@ from lakestore_tiering.schedule import Pace
 
 RETRY_SECONDS = 2.0
 RETRY_SECONDS_MAX = 300.0
-WAIT_SECONDS_MIN = 0.05
-"""Seconds between two looks for due tables, at least."""
 SERVER_SECONDS_MAX = 600.0
 """Seconds for which a server may be unreachable, or refuse the tierer, before the service ends."""
 _log = logging.getLogger("lakestore.tiering")
@@ -363,7 +362,7 @@ class Tierer:
         """
         running = {begun.table.uuid for begun in self._begun.values()}
         due = min((due for uuid, due in self._due.items() if uuid not in running), default=float("inf"))
-        seconds = min(POLL_SECONDS, max(due - self._clock(), WAIT_SECONDS_MIN))
+        seconds = min(POLL_SECONDS, max(due - self._clock(), PAUSE_SECONDS))
         if self._begun:
             wait(self._begun, seconds, FIRST_COMPLETED)
         else:

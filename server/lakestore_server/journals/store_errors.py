@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from lakestore.errors import Invalid
+from lakestore.iceberg.places import UNKNOWN_AUTHORITY
 
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 """Variables with the address of a store that is not AWS's."""
@@ -35,9 +36,8 @@ _WORDS = {
     "ConnectionReset": "the connection broke",
     "HostUnreachable": "the host cannot be reached",
     "NetworkUnreachable": "the network cannot be reached",
-    "UnknownIssuer": "this machine does not know the authority of its certificate: set SSL_CERT_FILE",
-    "invalid peer certificate: UnknownIssuer": "this machine does not know the authority of its certificate: set"
-    " SSL_CERT_FILE",
+    "UnknownIssuer": UNKNOWN_AUTHORITY,
+    "invalid peer certificate: UnknownIssuer": UNKNOWN_AUTHORITY,
     "BadScheme": "plain HTTP is not allowed: set AWS_ALLOW_HTTP=true",
 }
 _GRANTS = "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"
