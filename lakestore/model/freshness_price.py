@@ -1,4 +1,4 @@
-"""The price of a table's freshness: what each would cost in an hour, from the rounds that the lake remembers.
+"""The price of a table's freshness: the cost of an hour with it, computed from the rounds that the lake remembers.
 
 Rounds that come less often have more changes each. So four laws, fitted to the table's rounds, say what a round costs:
 
@@ -21,7 +21,7 @@ from lakestore.errors import Invalid
 BANDS = (1, 10, 60, 300, 900, 3600)
 """The freshness of each line, in seconds."""
 ROUNDS_MIN = 5
-"""Rounds from which a price is told."""
+"""The least number of rounds for a price."""
 REQUESTS_PER_ROUND, REQUESTS_PER_FILE = 8, 3
 """Requests of a round to an object store, the server's among them; tests/lake/test_requests_of_a_round.py counts 14 for
 two files and 17 for three.
@@ -31,7 +31,7 @@ PAUSE_SECONDS = 0.05
 FILE_BYTES_MAX = 16 << 10
 """The most that a file has beside its rows. Rounds of one size do not tell that from the bytes of rows."""
 ROUNDS_KEPT = 5
-"""Rounds of a table whose longest one the tierer expects the next to take."""
+"""Number of a table's last rounds. The tierer expects the next round to take as long as the longest of them."""
 REST_SHARE = 0.25
 """The least time between the beginnings of two rounds, as a share of the freshness."""
 _PLACES_MAX = 1e9

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 from tests.bench import bridge, bucket, console, keyed, life, loading, peer, reading, replicas, report, streaming
@@ -15,22 +16,14 @@ from tests.bench.orders import IS_SMALL
 from tests.bench.report import Figure
 
 
-def _lake(folder: Path) -> Iterator[Figure]:
-    from tests.bench.lake import measure
+def _late(name: str) -> Callable[[Path], Iterator[Figure]]:
+    """The figures of a module that is imported when its group runs, because it needs Spark."""
 
-    return measure(folder)
+    def measure(folder: Path) -> Iterator[Figure]:
+        found: Iterator[Figure] = import_module(f"tests.bench.{name}").measure(folder)
+        return found
 
-
-def _freshness(folder: Path) -> Iterator[Figure]:
-    from tests.bench.freshness import measure
-
-    return measure(folder)
-
-
-def _small_tables(folder: Path) -> Iterator[Figure]:
-    from tests.bench.small_tables import measure
-
-    return measure(folder)
+    return measure
 
 
 GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {
@@ -44,9 +37,9 @@ GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {
     "replicas": replicas.measure,
     "bucket": bucket.measure,
     "console": console.measure,
-    "lake": _lake,
-    "small-tables": _small_tables,
-    "freshness": _freshness,
+    "lake": _late("lake"),
+    "small-tables": _late("small_tables"),
+    "freshness": _late("freshness"),
 }
 
 

@@ -30,7 +30,7 @@ SCHEMA = pa.schema(
 ROWS = 200_000
 LOCAL = "127.0.0.1"
 PYTHON = ": Times: total = "
-"""What an executor logs after each task that used Python."""
+"""Text of the line that an executor logs after a task. It logs the line only if the task used Python."""
 SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 SETTINGS = "spark.executor.memory 500m\nspark.sql.shuffle.partitions 2\nspark.driver.memory 1g\n"
 
@@ -42,7 +42,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def rows(value: int, count: int = ROWS) -> pa.Table:
-    """Rows of which nine in ten have one day."""
+    """Rows with two days. Nine rows in ten have the later day."""
     ids = np.arange(count)
     day = np.where(ids % 10, "2026-11-28", "2026-11-27")
     text = [f"text {value} {number % 101}" for number in range(count)]

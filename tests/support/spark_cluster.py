@@ -54,7 +54,7 @@ class Worker:
         return [number for number in _processes() if _is_executor(number, self.running.pid)]
 
     def said(self) -> str:
-        """What its executors logged."""
+        """The logs of its executors, as one text."""
         return "".join(path.read_text() for path in self.folder.rglob("stderr"))
 
 

@@ -1,4 +1,4 @@
-"""What a freshness costs, from rounds that follow known laws."""
+"""The price of a freshness. The rounds are made by formulas, so the right price is known."""
 
 from __future__ import annotations
 
