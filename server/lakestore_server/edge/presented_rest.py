@@ -105,7 +105,7 @@ def _load_table(call: CatalogRequest, of_lake: Verb) -> Response | Slow:
 def _keys(call: CatalogRequest, ask: LoadRequest, *, refresh: str = "", is_asked: bool = False) -> Json:
     """The keys for a cut's files and the lake's files below them."""
     space, _, table = ask.table.partition(".")
-    folders = _presented(call).folders(ask.table)
+    folders = _presented(call).folders(ask)
     return call.keys_for(Name(space, table), *folders, writes=False, refresh=refresh, is_asked=is_asked)
 
 

@@ -12,9 +12,10 @@ import logging
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, TypeVar
 
 import orjson
@@ -355,9 +356,7 @@ class SnapshotTables:
 
     def _cut(self, ask: LoadRequest, view: View) -> _Cut:
         """The cut that a load asks for, at a view. Raises `NoSuchTable` if the table is not there."""
-        lsn = lsn_at(self._engine, ask.position, [ask.table]) if ask.position else view.lsn
-        view = view if lsn <= view.lsn else reached(self._engine, lsn)
-        state = swaps.state_at(view, _named(view, ask.table), lsn)
+        view, state, lsn = self._state(ask, view)
         if state.created_lsn > lsn:
             raise NoSuchTable(f"table {ask.table} did not exist at this position: choose a later one")
         readable_from.check_readable(view, [state], lsn, self._leases)
@@ -378,6 +377,12 @@ class SnapshotTables:
         last = max(state.created_lsn, state.log_start_lsn, *since, *(position.lsn for position in at))
         return _Cut(key, lsn, min(last, lsn), state.created_us // 1_000, table, location, doc)
 
+    def _state(self, ask: LoadRequest, view: View) -> tuple[View, TableState, int]:
+        """(view, table, LSN) of a load. The table is the one from before a rescale for a position before its swap."""
+        lsn = lsn_at(self._engine, ask.position, [ask.table]) if ask.position else view.lsn
+        view = view if lsn <= view.lsn else reached(self._engine, lsn)
+        return view, swaps.state_at(view, _named(view, ask.table), lsn), lsn
+
     def _document(self, state: TableState, location: str) -> Json:
         """The document of the lake table, or the table's first document if the lake cannot be used for this cut."""
         if location:
@@ -385,12 +390,12 @@ class SnapshotTables:
         created_ms = state.created_us // 1_000
         return our_tables.first_metadata(state.versions.tables[0], self._catalog.warehouse, created_ms)
 
-    def folders(self, table: str) -> Sequence[str]:
-        """The folders with the files of a table's cuts: presented files, and the lake's."""
-        state = _named(self._engine.serving(), table)
-        pointer = self._engine.view.pointers.get((state.table.namespace, state.table.short_name))
+    def folders(self, ask: LoadRequest) -> Sequence[str]:
+        """The folders with the files of the cut of a load: presented files, and the lake's."""
+        view, state, _ = self._state(ask, self._engine.serving())
+        location = metadata_of(view, state)
         # metadata of our tables is in `metadata` of the table's folder
-        lake = () if pointer is None else (pointer.location.rsplit("/", 2)[0],)
+        lake = (location.rsplit("/", 2)[0],) if location else ()
         return (self._folders.of(state.table.uuid), *lake)
 
     def check(self, ask: LoadRequest) -> None:
@@ -424,7 +429,7 @@ class SnapshotTables:
                 base = document.base_of(cut.doc, cut.key.base_snapshot_id, cut.created_ms)
                 of = document.empty_document(cut.doc, base, cut.version, cut.key.format_version)
                 request = _request(cut, of, self._folders.of(cut.key.table_uuid), plan)
-                files = self._presenter.present(request, self.plans.fetch)
+                files = self._presenter.present(request, partial(self._fetched, plan.lease))
                 held = HeldCut(cut.key, files, base, cut.last_lsn, self._presenter.runs[-1])
                 self._hold(held, ask)
                 self._made(cut, held, ask)
@@ -433,6 +438,12 @@ class SnapshotTables:
             self._upkeep.written(files.written_bytes)
             self.figures.presented(self._clock.monotonic() - began, files)
         return cut
+
+    def _fetched(self, lease: str, request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
+        """Hot rows for the builder, by the lease of the plan: the table may have been dropped, rescaled or truncated
+        since."""
+        request.lease = lease
+        return self.plans.fetch(request)
 
     def _hold(self, held: HeldCut, ask: LoadRequest) -> None:
         """Hold a newly built cut. If that fails, remove its files, because sweeps only remove files of held cuts."""

@@ -10,6 +10,7 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from lakestore.union.verify import verify
 from lakestore_server.duties import rescales
+from lakestore_server.snapshots.presented_tables import LoadRequest
 from tests.support.log_tierer import LogTierer
 from tests.support.served import DAY, SCHEMA, Served
 
@@ -61,3 +62,26 @@ def test_the_swap_waits_for_the_lake_of_the_copy(
         LogTierer(served.server, served.lake.transport).flush("lake.log")
         assert lake_rows(catalog, "lake.log") == list(range(24))
         assert verify(served.lake.transport, "lake.log").same
+
+
+def test_engines_read_positions_from_before_the_swap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cut has rows of the lake and hot rows of the table that was replaced. Keys would open its folders."""
+    monkeypatch.setattr(rescales.RescaleDuty, "wake", lambda _: None)
+    with Served(tmp_path / "data", ports=True, rescale_check_seconds=DAY) as served:
+        table = served.lake.create_table("lake.log", SCHEMA, buckets=2)
+        tierer = LogTierer(served.server, served.lake.transport)
+        served.append("lake.log", *range(20))
+        tierer.flush("lake.log")
+        token, uuid = served.append("lake.log", 20, 21), served.state("lake.log").table.uuid
+        table.rescale(3, wait=False)
+        while served.server.rescales.step(uuid) is None:
+            pass
+        tierer.flush("lake.log__rescale")
+        assert served.server.rescales.step(uuid) == ""
+        cut = RestCatalog("at", uri=f"http://{served.server.about['http']}/iceberg", warehouse=f"at:{token}")
+        assert lake_rows(cut, "lake.log") == list(range(22))
+        presented = served.server.presented
+        before, now = (presented.folders(LoadRequest("lake.log", at)) for at in (token, ""))
+        files = cut.load_table("lake.log").inspect.files()["file_path"].to_pylist()
+        assert all(any(file.startswith(folder) for folder in before) for file in files)
+        assert not set(before) & set(now)
