@@ -264,6 +264,16 @@ def test_a_key_of_the_role_opens_one_table(store: GuardedStore) -> None:
     assert not given.answer(grant("read", "shop.refunds"), files(store))
 
 
+def test_a_folder_that_a_database_could_have_gets_no_key_of_the_role(store: GuardedStore) -> None:
+    """Another engine's table may lie there before the database is created: its key would open all tables of it."""
+    given = keys(store, give="role", role=ROLE, sts=f"{store.url}/")
+    owner = grant("read write admin", "mine.trap")
+    for folder, has_key in ((f"{store.warehouse}/finance", False), (f"{store.warehouse}/mine//trap/", True)):
+        assert bool(given.answer(owner, TableFiles("mine.trap", [folder], "write"))) == has_key
+    cut = TableFiles("mine.trap", [f"{store.warehouse}/mine/trap", f"{store.warehouse}/finance/"])
+    assert not given.answer(owner, cut)
+
+
 def _may(store: GuardedStore, key: str, action: str, place: str) -> bool:
     return store.guard.may(key, f"s3:{action}", f"arn:aws:s3:::{place}")
 

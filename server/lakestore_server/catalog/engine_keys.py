@@ -152,7 +152,7 @@ class EngineKeys:
         if self.kind == "never" or not all(locations.inside(each, self._warehouse) for each in files.folders):
             return None
         if self.kind == "role":
-            if not principal.may("read", files.target):
+            if not principal.may("read", files.target) or self._may_hold_a_database(files.folders):
                 return None
             writes = bool(files.write_right) and principal.may(files.write_right, files.target)
             return self._roles.key(principal.name, tuple(map(locations.plain, files.folders)), writes=writes)
@@ -160,6 +160,11 @@ class EngineKeys:
         if self._settings.read_file and principal.may("read", EVERYTHING) and not (may_write and files.write_right):
             return self._static(writes=False)
         return self._static(writes=True) if may_write else None
+
+    def _may_hold_a_database(self, folders: Sequence[str]) -> bool:
+        """Whether a folder lies directly in the warehouse, as folders of databases do. A database of its name may be
+        created while the key is good, and the key would open its tables."""
+        return any("/" not in locations.plain(each)[len(self._warehouse) + 1 :] for each in folders)
 
     def _static(self, *, writes: bool) -> StoreKey:
         """The static key, read from its file at each call, because files of keys are replaced."""
