@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -177,6 +177,7 @@ class _Run:
 
     def commit_rows(self, writes: NamedWrites) -> None:
         """Commit the live rows of all files that are not committed yet, while a thread reads the next rows."""
+        self._check_paths()
         done = _Progress.of(writes.progress) or self.begin
         with closing(merged([lambda: self._commits(done)], threads=1, ahead=1, tick=lambda: None)) as commits:
             for rows, progress, told in commits:
@@ -232,6 +233,16 @@ class _Run:
             _add(commit, self.table, rows)
         if sum(result.inserted for result in commit.results) != rows.num_rows:
             raise _Duplicate(self._duplicate(rows, progress))
+
+    def _check_paths(self) -> None:
+        """Refuse a data file that the table has twice: its rows would need two numbers in one offset file."""
+        paths = Counter(_plain(each.file.path) for each in self.files)
+        path, times = next(iter(paths.most_common(1)), ("", 0))
+        if times > 1:
+            raise Invalid(
+                f"table {self.source} has the data file {path} {times} times: have its engine rewrite it"
+                " (`CALL …rewrite_data_files` with rewrite-all)"
+            )
 
     def _check_file(self, each: PlannedFile) -> None:
         """Refuse a data file that readers could not read, or read wrongly, as a file of ours."""

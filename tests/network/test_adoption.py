@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import NoSuchTableError
 
 import lakestore as ls
 from lakestore.cli.main import run_command
@@ -219,6 +220,54 @@ def test_table_that_changed_begins_again(lake: ls.Lake, catalog: RestCatalog) ->
         lake.adopt(SOURCE, NAME, primary_key=["id"], tell=meanwhile)
     lake.adopt(SOURCE, NAME, primary_key=["id"])
     _check(lake, _rows(0, 1_002).to_pylist())
+
+
+@pytest.mark.parametrize("key", [["id"], []])
+def test_a_table_begins_with_its_adoption(
+    server: Server, lake: ls.Lake, catalog: RestCatalog, monkeypatch: pytest.MonkeyPatch, key: list[str]
+) -> None:
+    """At positions of the load no reader sees a part of the rows. Changes from `earliest` have all of them."""
+    _made(catalog)
+    monkeypatch.setattr("lakestore.client.adoption.COMMIT_ROWS", 300)
+    before: list[str] = []
+    table = lake.adopt(SOURCE, NAME, primary_key=key, tell=lambda *_: before.append(lake.snapshot().token))
+    for token in before:
+        with pytest.raises(Invalid, match="did not exist at this position"):
+            table.scan(at=token).to_arrow()
+        with pytest.raises(Invalid, match="did not exist at this position"):
+            lake.sql(f"FROM {NAME}", at=token).to_arrow()
+        if key:
+            with pytest.raises(Invalid, match="did not exist at this position"):
+                table.lookup([{"id": 1}], at=token)
+        cut = RestCatalog("at", uri=f"http://{server.about['http']}/iceberg", warehouse=f"at:{token}")
+        with pytest.raises(NoSuchTableError):
+            cut.load_table(NAME)
+        assert cut.list_tables("shop") == []
+    assert table.scan(at=lake.snapshot().token).count() == 1_000
+    assert sum(batch.table.num_rows for batch in table.changes("earliest", until="now")) == 1_000
+
+
+def test_the_table_of_a_running_adoption_keeps_name_and_columns(lake: ls.Lake, catalog: RestCatalog) -> None:
+    _made(catalog)
+    with pytest.raises(KeyboardInterrupt):
+        lake.adopt(SOURCE, NAME, primary_key=["id"], tell=_ends("numbers"))
+    staging = lake.table(f"{NAME}__adopting")
+    said = "takes the rows of an adoption, which gives it its name"
+    with pytest.raises(Conflict, match=said):
+        staging.rename("shop.half")
+    with pytest.raises(Conflict, match=said):
+        staging.alter(add={"more": "int64"})
+    lake.drop_table(staging.name)
+    with pytest.raises(Conflict, match=said):
+        lake.undrop(staging.name, as_name="shop.half")
+
+
+def test_data_file_that_is_named_twice_is_refused(lake: ls.Lake, catalog: RestCatalog) -> None:
+    """Its offset file has one number for a position, and two rows would have it."""
+    _made(catalog)
+    catalog.load_table(SOURCE).add_files(_files(catalog, SOURCE)[:1], check_duplicate_files=False)
+    with pytest.raises(Invalid, match=r"has the data file \S+ 2 times"):
+        lake.adopt(SOURCE, NAME)
 
 
 def test_row_of_another_writer_is_refused(lake: ls.Lake, catalog: RestCatalog) -> None:

@@ -161,6 +161,7 @@ class Droppings:
             held = _found(view, request.table, uuid, "undrop")
             if not held.until_us:
                 raise Conflict(f"table {held.name} cannot be undropped: its files are being removed")
+            tables.refuse_adopting(held.state.table)
             made = replace(held.state.table, name=request.new_name or held.name)
             if made.name in view.names:
                 raise Conflict(

@@ -41,6 +41,16 @@ def check_free(view: View, table: Table, limits: Limits) -> None:
         raise Conflict(f"the catalog has a table {table.name} already, which is not Lakestore's")
 
 
+def refuse_adopting(table: Table) -> None:
+    """`Conflict` if a table takes the rows of an adoption: under another name or with other columns it would not be the
+    table that is adopted."""
+    if table.is_adopting:
+        raise Conflict(
+            f"table {table.name} takes the rows of an adoption, which gives it its name: wait for its end, or drop it"
+            f" (`lakestore drop {table.name} --now`)"
+        )
+
+
 def plan(limits: Limits, name: str, uuid: str, new_name: str, key: str = "") -> Callable[[State, CommitRecord], Table]:
     """The plan of a rename; its result is the definition under the new name."""
 
@@ -48,6 +58,7 @@ def plan(limits: Limits, name: str, uuid: str, new_name: str, key: str = "") -> 
         view = state.view
         table = view.meant(name, uuid).table
         view.refuse_copy(table)
+        refuse_adopting(table)
         made = replace(table, name=new_name)
         if new_name == name:
             return table
@@ -234,6 +245,7 @@ class TableVerbs:
         def plan(state: State, record: CommitRecord) -> Table:
             held = state.view.meant(request.table, request.table_uuid)
             state.view.refuse_copy(held.table)
+            refuse_adopting(held.table)
             made = self._altered(held, steps, request.schema_id)
             if made != held.table:
                 record.alter += [made, *altered_copy(state.view, made)]

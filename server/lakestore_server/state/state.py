@@ -158,7 +158,10 @@ class State:
         for rename in record.rename:
             del names[tables[rename.table].table.name]
         for rename in record.rename:
-            tables[rename.table] = tables[rename.table].renamed(rename.name)
+            before = tables[rename.table]
+            is_end = before.table.is_adopting  # no other verb renames such a table
+            after = before.adopted(rename.name, record.lsn, record.time_us) if is_end else before.renamed(rename.name)
+            tables[rename.table] = after
             names[rename.name] = rename.table
         for uuid in record.drop:
             if dropped.pop(uuid, None) is None:

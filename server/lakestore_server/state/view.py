@@ -150,6 +150,11 @@ class TableState:
     def renamed(self, name: str) -> TableState:
         return replace(self, versions=self.versions.known_as(name=name))
 
+    def adopted(self, name: str, lsn: int, time_us: int) -> TableState:
+        """The table with all rows of the Iceberg table that it adopts. It begins now: at earlier positions it had some
+        of the rows, under another name."""
+        return replace(self.renamed(name), created_lsn=lsn, created_us=time_us)
+
     def following(self, former: tuple[FormerTable, ...]) -> TableState:
         """The table as the one in the place of others."""
         uuids = tuple(each.uuid for each in former if each.uuid)
