@@ -30,6 +30,7 @@ from lakestore_server.state.commit_record import Unknown
 from lakestore_server.state.judge import ForeignLog
 
 log = logging.getLogger("lakestore.journal")
+Answer = TypeVar("Answer")
 IDENTITY = "journal.json"
 BEGINNING = "beginning"
 """The object with the position before which the first removal removed all messages. It counts in the first block."""
@@ -64,7 +65,7 @@ IDENTITY_SECONDS = 10.0
 OWN_BYTES = 16 << 20
 """The most bytes of a sender's newest objects that are kept for the next gap. A reader fetches earlier ones."""
 OPEN_SECONDS = 15.0
-"""The time in which a store must answer at a start."""
+"""The time in which a store must answer whether its journal is there, and from where to where."""
 SILENT_SECONDS = 30.0
 """The longest wait for an answer of a store whose log is read to its end."""
 
@@ -115,7 +116,7 @@ class ObjectLog:
 
     def open(self, known: str) -> str:
         """Check the store at the first start on it, and return the journal's id."""
-        identity = self._identity()
+        identity = self._answer(self._objects.identity)
         if not identity:
             raise NotFound(f"there is no journal at {self._place}: create it by lakestore init-journal")
         if known and identity != known:
@@ -129,12 +130,12 @@ class ObjectLog:
         self._objects.known = identity
         return identity
 
-    def _identity(self) -> str:
-        """The journal's id, also if the store does not answer at once."""
+    def _answer(self, question: Callable[[], Answer]) -> Answer:
+        """The answer to a question to the store, also if the store does not answer at once."""
         deadline = time.monotonic() + OPEN_SECONDS
         while True:
             try:
-                return self._objects.identity()
+                return question()
             except Unavailable:
                 if time.monotonic() > deadline:
                     raise
@@ -152,6 +153,9 @@ class ObjectLog:
 
     def bounds(self) -> tuple[int, int]:
         """(position of the first message, position of the next one) of what is there."""
+        return self._answer(self._bounds)
+
+    def _bounds(self) -> tuple[int, int]:
         try:
             first = self._objects.first()
             end = self._objects.end(max(first >> INDEX_BITS, self._reader.front))
@@ -312,9 +316,6 @@ class _Objects:
             raise StoreError(f"block {block} of {self.place} could not be closed")
         names = [name_of(number) for number in range(block * self.block, (block + 1) * self.block)]
         self.store.remove(names)
-
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(slots=True)

@@ -472,6 +472,23 @@ def test_a_failed_request_costs_a_reader_no_earlier_answer(
     assert counts["get"] <= 4 * 12, "each round goes on where the last one failed"
 
 
+@pytest.mark.parametrize("asked", [("get", "journal.json"), ("get", "beginning"), ("has", "closed/")])
+def test_a_store_that_refuses_for_a_moment_ends_no_start(
+    store: Shop, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, str]
+) -> None:
+    """Stores answer 503 SlowDown to many requests in a row while they grow."""
+    monkeypatch.setattr(object_log, "LOOK_SECONDS_MAX", 0.0)
+    log = ObjectLog(store, PLACE, races=False)
+    fail(store, *asked, times=10)
+    assert log.open("")
+    assert log.bounds() == (0, 0)
+    monkeypatch.setattr(object_log, "OPEN_SECONDS", 0.0)
+    fail(store, *asked, times=10)
+    with pytest.raises(Unavailable, match="the answer is lost"):
+        assert not (log.open(""), log.bounds())
+    log.close()
+
+
 def test_a_log_that_grows_while_it_is_read_has_an_end(store: Shop, opened: Callable[..., ObjectLog]) -> None:
     writer, reader = opened(), opened()
     sent(writer, b"a")
