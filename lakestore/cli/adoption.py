@@ -15,15 +15,12 @@ OWN_CATALOG = "lake"
 
 
 def _source(text: str) -> str:
-    """The table in the server's catalog."""
+    """The table without the name of the server's own catalog."""
     parts = text.split(".")
     if len(parts) == 3 and parts[0] == OWN_CATALOG:
         return ".".join(parts[1:])
-    if len(parts) != 2:
-        raise Invalid(
-            f"{text} is not {OWN_CATALOG}.database.table: only tables of the server's own catalog can be adopted;"
-            " register the table's metadata file there first"
-        )
+    if len(parts) not in (2, 3):
+        raise Invalid(f"{text} is not CATALOG.database.table; {OWN_CATALOG} is the server's own catalog")
     return text
 
 
@@ -38,7 +35,7 @@ def _source(text: str) -> str:
 def adopt(
     source: str, name: str, keys: tuple[str, ...], is_log: bool, buckets: int, server: str, as_json: bool
 ) -> None:
-    """Make an Iceberg table of the catalog one of ours, without rewriting its data.
+    """Make an Iceberg table of a catalog one of ours, without rewriting its data.
 
     A run that was killed goes on when it is started again. docs/adopting.md describes it.
     """

@@ -80,7 +80,7 @@ FAILED, INTERRUPTED = 1, 130
 
 
 COMMANDS = {
-    "adopt": ("adoption", "Make an Iceberg table of the catalog one of ours, without rewriting its data."),
+    "adopt": ("adoption", "Make an Iceberg table of a catalog one of ours, without rewriting its data."),
     "alter": (
         "administration",
         "Change columns and options of TABLE in one commit.",

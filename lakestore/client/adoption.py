@@ -249,7 +249,13 @@ class _Run:
         file, where = each.file, f"table {self.source}: data file {each.file.path}"
         if file.format != PARQUET:
             raise Invalid(f"{where} is {file.format}, and only Parquet can be adopted: have its engine rewrite it")
-        folder = lake_snapshot.metadata(self.begin.location).document["location"]
+        document = lake_snapshot.metadata(self.begin.location).document
+        if file.spec_id != document["default-spec-id"]:
+            raise Invalid(
+                f"{where} has an earlier partitioning of the table: have its engine rewrite it"
+                " (`CALL …rewrite_data_files` with rewrite-all)"
+            )
+        folder = document["location"]
         if not _plain(file.path).startswith(_plain(folder).rstrip("/") + "/"):
             raise Invalid(f"{where} lies outside the table's folder {folder}, so it may belong to another table too")
         with named(file.path):
@@ -260,8 +266,9 @@ class _Run:
             raise Invalid(f"{where} has no field ids (it was imported from Hive): have its engine rewrite it")
         if not adopted_rows.lacks_numbers(schema):
             raise Invalid(
-                f"{where} has row numbers of a table that was released: have an engine rewrite it"
-                " (`CALL …rewrite_data_files` with rewrite-all)"
+                f"{where} has row numbers of a table that was released or half adopted: drop the table's columns"
+                f" {', '.join(LAKE_COLUMNS)}, if it has them, and have an engine rewrite it (`CALL …rewrite_data_files`"
+                " with rewrite-all)"
             )
         for part in self.table.lake.partition_fields():
             if part.transform == "identity" and self.table.column(part.column).id not in ids:
@@ -389,10 +396,11 @@ class _Times:
 
     @staticmethod
     def of(connection: Connection, table: Table) -> _Times:
-        """Read them from the log."""
+        """Read them from the log, at a position that has all rows. Another process may have written some of them."""
+        connection.remember(connection.transport.head(pb.HeadRequest()).token)
         counts = np.zeros(table.buckets, np.int64)
         parts = []
-        scan = Scan(connection.transport, table.name, columns=list(LAKE_COLUMNS), at=connection.last_token or None)
+        scan = Scan(connection.transport, table.name, columns=list(LAKE_COLUMNS), at=connection.last_token)
         for batch in scan.to_batches():
             bucket, offset = batch.column(LAKE_BUCKET).to_numpy(), batch.column(LAKE_OFFSET).to_numpy()
             time = batch.column(LAKE_TIMESTAMP).cast(pa.int64()).to_numpy()

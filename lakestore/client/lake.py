@@ -153,10 +153,11 @@ class Lake:
         buckets: int = 4,
         tell: adoption.Tell = lambda stage, done, total: None,
     ) -> Table:
-        """Make the Iceberg table `source` of the server's catalog the lake of a new table, without rewriting its data.
+        """Make the Iceberg table `source` the lake of a new table, without rewriting its data.
 
-        Without a primary key it becomes a log table. The key is checked. A call that was killed is repeated with the
-        same arguments and continues. docs/adopting.md describes it.
+        `source` is `database.table` in the server's catalog, or `catalog.database.table` in an outside one. Without a
+        primary key it becomes a log table. The key is checked. A call that was killed is repeated with the same
+        arguments and continues. docs/adopting.md describes it.
         """
         found = adoption.adopt(self._connection, source, name, primary_key=primary_key, buckets=buckets, tell=tell)
         return self._table(found.definition)

@@ -16,6 +16,8 @@ POSITION_MARK = "@"
 """Separates table name and position; table names cannot contain it."""
 ADOPTING = "__adopting"
 """End of the name of a table that takes the rows of an adoption. It is not tiered."""
+UUID_PROPERTY = "lakestore.table-uuid"
+"""The property of a lake table that has the uuid of our table."""
 PRESENTED = "__presented"
 """Folder of a warehouse with the files of presented cuts; namespaces cannot have this name."""
 _NAMES_SHOWN = 20

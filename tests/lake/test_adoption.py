@@ -134,6 +134,31 @@ def _compacted(lake: ls.Lake, tierer: Tierer, model: Model) -> None:
     assert outcome.compacted is not None
 
 
+def test_earlier_partitioning_needs_a_rewrite(lake: ls.Lake, spark: SparkSession, spark_lake: SparkLake) -> None:
+    model = _made(spark, "PARTITIONED BY (city)")
+    spark.sql(f"ALTER TABLE lake.{SOURCE} ADD PARTITION FIELD bucket(2, id) AS id_bucket")
+    spark.sql(f"ALTER TABLE lake.{SOURCE} DROP PARTITION FIELD city")
+    with pytest.raises(Invalid, match="has an earlier partitioning of the table: have its engine rewrite it"):
+        lake.adopt(SOURCE, NAME, primary_key=["id"])
+    spark.sql(
+        f"CALL lake.system.rewrite_data_files(table => '{SOURCE}', options => map('rewrite-all', 'true'))"
+    ).collect()
+    table = lake.adopt(SOURCE, NAME, primary_key=["id"])
+    assert table.definition.lake.partition_by == ("bucket(2, id)",)
+    _check(lake, spark, spark_lake, model)
+    table.upsert([{"id": 8, "name": "eight", "city": "Rom"}, {"id": 90_000, "name": "new", "city": None}])
+    table.delete([{"id": 9}])
+    model |= {8: ("eight", "Rom"), 90_000: ("new", None)}
+    del model[9]
+    with Tierer(lake, spark) as tierer:
+        assert [outcome.flushed is not None for outcome in tierer.run_once()] == [True]
+        _check(lake, spark, spark_lake, model)
+        _compacted(lake, tierer, model)
+        _check(lake, spark, spark_lake, model)
+    plain = {row[0]: (row[1], row[2]) for row in spark.sql(f"SELECT id, name, city FROM lake.{NAME}").collect()}
+    assert plain == model
+
+
 def test_other_engines_cannot_lose_the_numbers(lake: ls.Lake, spark: SparkSession, spark_lake: SparkLake) -> None:
     model = _made(spark)
     lake.adopt(SOURCE, NAME, primary_key=["id"])

@@ -15,7 +15,7 @@ import lakestore as ls
 from lakestore.union.verify import verify
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
-from lakestore_tiering import Tierer
+from lakestore_tiering import Tierer, compact
 from tests.lake.test_tier_crash import FLUSH_POINTS, Died, at
 from tests.support.engines import DuckDb
 from tests.support.outside import DatabaseCatalog, Outside, RestServer
@@ -51,9 +51,11 @@ def server(tmp_path: Path, outside: Outside) -> Iterator[Server]:
 class Model:
     """The table, what it must hold, and the readers."""
 
-    def __init__(self, lake: ls.Lake, spark: SparkSession, outside: Outside, version: int) -> None:
+    def __init__(
+        self, lake: ls.Lake, spark: SparkSession, outside: Outside, version: int, table: ls.Table | None = None
+    ) -> None:
         self.lake, self.spark, self.outside = lake, spark, outside
-        self.table = lake.create_table(
+        self.table = table or lake.create_table(
             NAME, SCHEMA, primary_key=["id"], buckets=2, lake={"sort_by": ["v"], "format_version": version}
         )
         self.rows: dict[int, int] = {}
@@ -166,3 +168,29 @@ def test_maintenance_there_is_adopted_and_rows_there_are_not(
 def sorted_tables_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways of staging rows are tested: by Spark for sorted tables, by Arrow for the others."""
     sorted_by_spark(monkeypatch)
+
+
+@pytest.mark.timeout(400)
+def test_adopted_table_is_tiered_and_compacted_in_its_catalog(
+    server: Server, lake: ls.Lake, spark: SparkSession, outside: Outside
+) -> None:
+    catalog = outside.catalog()
+    catalog.create_namespace_if_not_exists("shop")
+    theirs = catalog.create_table(NAME, SCHEMA, location=f"{server.catalog.warehouse}/theirs/ïtems")
+    for begin in (0, 50):
+        theirs.append(pa.table({"id": [*range(begin, begin + 50)], "v": [0] * 50}, schema=SCHEMA))
+    files = set(theirs.inspect.files()["file_path"].to_pylist())
+    model = Model(lake, spark, outside, 2, lake.adopt(f"prod.{NAME}", NAME, primary_key=["id"]))
+    model.rows.update(dict.fromkeys(range(100), 0))
+    model.check()
+    with Tierer(lake, spark) as tierer:
+        model.upsert(range(40, 60), 1)
+        model.delete(range(5))
+        [outcome] = tierer.run_once()
+        assert outcome.flushed is not None
+        assert outcome.flushed.deaths == 25
+        model.check()
+        compacted = compact.compact(tierer.tools, NAME, force=True)
+        assert compacted is not None
+        model.check()
+    assert not files & set(catalog.load_table(NAME).inspect.files()["file_path"].to_pylist())

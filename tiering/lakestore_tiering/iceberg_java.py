@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, Unavailable
 from lakestore.iceberg.row_search import Bounds
 from lakestore.iceberg.values import Value
+from lakestore.model.names import UUID_PROPERTY
 from lakestore.union.tier_record import KEYS, SECONDS, Record
 
 COMMIT_ATTEMPTS = 4
@@ -111,8 +112,9 @@ class Iceberg:
         self.table.refresh()
 
     def uuid(self) -> str:
-        """The table's identity, which survives a rename. For a Lakestore table it is the table's uuid."""
-        return str(self.table.uuid())
+        """The uuid of the Lakestore table, which survives a rename. A table that was adopted in an outside catalog has
+        it as a property only."""
+        return str(self.table.properties().get(UUID_PROPERTY) or self.table.uuid())
 
     def metadata_location(self) -> str:
         return str(self.table.operations().current().metadataFileLocation())

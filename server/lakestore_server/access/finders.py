@@ -79,8 +79,8 @@ def both_names(request: Any, _: TableFacts) -> Sequence[str]:
 
 
 def adopted_names(request: Any, _: TableFacts) -> Sequence[str]:
-    """The fields `source` and `table`."""
-    return (request.source, request.table)
+    """The fields `source`, without its catalog, and `table`."""
+    return (".".join(request.source.split(".")[-2:]), request.table)
 
 
 def tables_field(request: Any, _: TableFacts) -> Sequence[str]:

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from lakestore_server.catalog import catalog, gate, locations, metadata, metadat
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.contents import Name
 from lakestore_server.catalog.metadata_store import StoredMetadata
+from lakestore_server.catalog.outside_adoption import OutsideSource
 from lakestore_server.catalog.outside_tables import is_outside
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.commit.engine import Engine
@@ -47,6 +48,12 @@ def _name(text: str, what: str) -> Name:
     return Name(namespace, table)
 
 
+def _source(text: str) -> tuple[str, Name]:
+    """Catalog and name of the Iceberg table; the server's own catalog if none is named."""
+    catalog, _, rest = text.partition(".") if text.count(".") == 2 else (OWN_CATALOG, "", text)
+    return catalog, _name(rest, "an Iceberg table")
+
+
 class Adoptions:
     """The verbs of adopt and release. Thread-safe."""
 
@@ -55,7 +62,9 @@ class Adoptions:
 
     def adopt_table(self, request: pb.AdoptTableRequest) -> pb.AdoptTableAnswer:
         """Plan an adoption, or end it with a table that has the rows."""
-        source = _name(request.source, "an Iceberg table")
+        catalog, source = _source(request.source)
+        if catalog != OWN_CATALOG:
+            return self._adopt_outside(request, OutsideSource(self._catalog, self._engine, catalog, source))
         if self._catalog.ledger.own_table(source.namespace, source.table) is not None:
             raise Invalid(f"{source} is a Lakestore table already")
         pointer = self._engine.view.pointers.get((source.namespace, source.table))
@@ -65,10 +74,28 @@ class Adoptions:
         if request.table_uuid:
             return self._ended(request, source, stored)
         table = definition(request, stored.doc)
-        tables.check_new(table)
         _check_name(self._engine.view, table, source, self._engine.limits)
-        main = metadata.main_of(stored.doc) or 0
-        return pb.AdoptTableAnswer(definition=table.to_json(), location=stored.location, snapshot_id=main)
+        return _planned(table, stored)
+
+    def _adopt_outside(self, request: pb.AdoptTableRequest, source: OutsideSource) -> pb.AdoptTableAnswer:
+        """The same for a table of an outside catalog: that catalog gets our schema first, then the journal follows."""
+        if not request.table_uuid:
+            stored = source.planned(request)
+            table = self._catalog.outside.catalogs.placed(definition(request, stored.doc, source.catalog.name))
+            tables.check_free(self._engine.view, table, self._engine.limits)
+            return _planned(table, stored)
+        held = self._held(request)
+        made = replace(held.table, name=request.table)
+        tables.check_free(self._engine.view, made, self._engine.limits)
+        _check_rows(held, request)
+        planned = self._catalog.metadata(request.location)
+        taken = adopted_metadata(planned.doc, made, self._engine.now_us() // 1_000, planned.location)
+        with source.marked(request, made, planned, taken) as stored:
+
+            def check(view: View) -> None:
+                tables.check_free(view, made, self._engine.limits)
+
+            return self._journaled(request, made, stored, check, [])
 
     def _ended(self, request: pb.AdoptTableRequest, source: Name, stored: StoredMetadata) -> pb.AdoptTableAnswer:
         if stored.location != request.location:
@@ -79,36 +106,52 @@ class Adoptions:
         saved = self._catalog.write(taken, stored)
         self._engine.reach(CrashPoint.CATALOG_READY)
 
-        def plan(state: State, record: CommitRecord) -> None:
-            view, now = state.view, self._held(request)
+        def check(view: View) -> None:
             _check_name(view, made, source, self._engine.limits)
             before = view.pointers.get((source.namespace, source.table))
             if before is None or before.location != request.location:
                 raise Conflict(f"table {source} was changed while it was adopted: adopt it again")
+
+        try:
+            return self._journaled(request, made, saved, check, [DropPointer(source.namespace, source.table)])
+        except LakestoreError as error:
+            if error.applied == "no":
+                self._catalog.unwrite(saved)
+            raise
+
+    def _journaled(
+        self,
+        request: pb.AdoptTableRequest,
+        made: Table,
+        stored: StoredMetadata,
+        check: Callable[[View], None],
+        first_steps: Sequence[CatalogStep],
+    ) -> pb.AdoptTableAnswer:
+        """The one record that makes the metadata `stored` the lake of the table that has the rows."""
+        staging = self._held(request).table
+        first = self._engine.view.pointers[staging.namespace, staging.short_name]
+
+        def plan(state: State, record: CommitRecord) -> None:
+            view, now = state.view, self._held(request)
+            check(view)
             _check_rows(now, request)
-            staging = Name(now.table.namespace, now.table.short_name)
-            pointer = Pointer(saved.location, made.uuid)
+            pointer = Pointer(stored.location, made.uuid)
+            tiers = _tiers(stored.doc, now, state, record)
             steps: list[CatalogStep] = [
-                DropPointer(source.namespace, source.table),
-                DropPointer(staging.namespace, staging.table),
-                SetPointer(made.namespace, made.short_name, None, pointer, tiers=_tiers(taken, now, state, record)),
+                *first_steps,
+                DropPointer(staging.namespace, staging.short_name),
+                SetPointer(made.namespace, made.short_name, None, pointer, tiers=tiers),
             ]
             if made.namespace not in view.namespaces:
                 steps.insert(0, SetNamespace(made.namespace))
             record.rename.append(Rename(made.uuid, made.name))
             catalog.add_steps(view, record, *steps)
 
-        first = self._engine.view.pointers[held.table.namespace, held.table.short_name]
-        try:
-            done = self._engine.operate(plan)
-        except LakestoreError as error:
-            if error.applied == "no":
-                self._catalog.unwrite(saved)
-            raise
+        done = self._engine.operate(plan)
         self._engine.reach(CrashPoint.CATALOG_COMMITTED)
         self._catalog.purge_folder(locations.table_folder(first.location))
         return pb.AdoptTableAnswer(
-            definition=made.to_json(), location=saved.location, snapshot_id=0, token=done.view.token()
+            definition=made.to_json(), location=stored.location, snapshot_id=0, token=done.view.token()
         )
 
     def _held(self, request: pb.AdoptTableRequest) -> TableState:
@@ -207,7 +250,13 @@ def _check_tiered(held: TableState, main: int | None) -> None:
         )
 
 
-def definition(request: pb.AdoptTableRequest, doc: Json) -> Table:
+def _planned(table: Table, stored: StoredMetadata) -> pb.AdoptTableAnswer:
+    tables.check_new(table)
+    main = metadata.main_of(stored.doc) or 0
+    return pb.AdoptTableAnswer(definition=table.to_json(), location=stored.location, snapshot_id=main)
+
+
+def definition(request: pb.AdoptTableRequest, doc: Json, catalog: str = OWN_CATALOG) -> Table:
     """The definition of the table that takes an Iceberg table's rows; `Invalid` if there can be none."""
     where = f"table {request.source}"
     if doc["format-version"] not in (2, 3):
@@ -215,11 +264,6 @@ def definition(request: pb.AdoptTableRequest, doc: Json) -> Table:
     if str(doc["properties"].get("gc.enabled", "true")).lower() == "false":
         raise Invalid(
             f"{where} says gc.enabled=false: its files belong to another table too; copy its rows into a new table"
-        )
-    if len(doc["partition-specs"]) != 1:
-        raise Invalid(
-            f"{where} has had {len(doc['partition-specs'])} partitionings: only a table with one can be adopted; copy"
-            " its rows into a new table"
         )
     main = metadata.snapshot_of(doc, metadata.main_of(doc))
     equality = ((main or {}).get("summary") or {}).get("total-equality-deletes", "0")
@@ -230,7 +274,8 @@ def definition(request: pb.AdoptTableRequest, doc: Json) -> Table:
         )
     schema = _current(doc)
     keys = list(request.primary_key)
-    columns = tuple(_column(part, keys, where) for part in schema["fields"])
+    own = LAKE_FIELD_IDS.values()  # columns that an adoption which was given up left
+    columns = tuple(_column(part, keys, where) for part in schema["fields"] if part["id"] not in own)
     missing = [name for name in keys if name not in {column.name for column in columns}]
     if missing:
         raise Invalid(f"{where} has no column {missing[0]!r} for the key; it has {', '.join(c.name for c in columns)}")
@@ -243,7 +288,7 @@ def definition(request: pb.AdoptTableRequest, doc: Json) -> Table:
         lake=LakeOptions(
             partition_by=_partitions(doc, schema, where),
             format_version=doc["format-version"],
-            catalog=OWN_CATALOG,
+            catalog=catalog,
             adopted=True,
         ),
         last_column_id=_last_id(doc, where),
@@ -303,10 +348,12 @@ def _ids(plain: Any, kind: Any) -> Iterator[tuple[int, int]]:
 
 
 def _partitions(doc: Json, schema: Json, where: str) -> tuple[str, ...]:
-    """The partition fields as texts of `partition_by`. Names and ids must be those that our tables would give them."""
+    """The present partition fields as texts of `partition_by`. Their names must be the names that our tables would give
+    them. The client refuses data files of an earlier partitioning."""
     names = {part["id"]: part["name"] for part in schema["fields"]}
     found: list[str] = []
-    fields = doc["partition-specs"][0]["fields"]
+    specs = doc["partition-specs"]
+    fields = next(each["fields"] for each in specs if each["spec-id"] == doc["default-spec-id"])
     for part in fields:
         column, transform = names.get(part["source-id"]), part["transform"]
         kind, _, number = transform.partition("[")

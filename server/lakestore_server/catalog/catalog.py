@@ -126,7 +126,7 @@ class Catalog:
     ) -> None:
         self.warehouse = warehouse_uri.rstrip("/")
         self.ledger, self._store = ledger, store
-        self._now_ms, self._new_uuid, self._timeline = now_ms, new_uuid, timeline
+        self._now_ms, self._new_uuid, self.timeline = now_ms, new_uuid, timeline
         self._contents = Contents(ledger, store, self.warehouse, now_ms)
         self.outside = OutsideTables(
             outside or OutsideCatalogs((), RealClock()), ledger, store, self._contents, timeline
@@ -221,7 +221,7 @@ class Catalog:
         """Write the first metadata of one of our tables, durably; returns the step to journal with the table."""
         doc = our_tables.first_metadata(table, self.warehouse, self._now_ms())
         if is_outside(table):
-            doc = {**doc, "properties": our_tables.stored_properties(doc["properties"], self._timeline)}
+            doc = {**doc, "properties": our_tables.stored_properties(doc["properties"], self.timeline)}
         stored = self._commits.saved(doc, None)
         return SetPointer(table.namespace, table.short_name, None, Pointer(stored.location, table.uuid))
 
@@ -269,7 +269,7 @@ class Catalog:
         """Write metadata on top of `base`, durably, after a sync of the warehouse; no pointer names it yet."""
         self._store.sync_warehouse()
         if our_tables.UUID_PROPERTY in doc["properties"]:
-            doc = {**doc, "properties": our_tables.stored_properties(doc["properties"], self._timeline)}
+            doc = {**doc, "properties": our_tables.stored_properties(doc["properties"], self.timeline)}
         return self._commits.saved(doc, base)
 
     def unwrite(self, stored: StoredMetadata) -> None:
@@ -296,13 +296,13 @@ class Catalog:
         """A sentence on a dropped table's lake that is gone or continued under another timeline; empty if all is well.
         `Unavailable` if the storage does not answer."""
         pointer = self.ledger.pointers(DROPPED).get(held.table.uuid)
-        return foreign_history.problem(held, pointer, self._store, self._timeline) if pointer else ""
+        return foreign_history.problem(held, pointer, self._store, self.timeline) if pointer else ""
 
     def purge(self, pointer: Pointer) -> None:
         """Remove the files of one of our dropped tables from folders that only it uses. If the lake continued under
         another timeline, its files belong to that timeline and are kept."""
         try:
-            if foreign_history.newest(self._store, pointer, self._timeline):
+            if foreign_history.newest(self._store, pointer, self.timeline):
                 log.warning("the files of a dropped table stay, for its lake went on without this server: %s", pointer)
                 return
             places = self._contents.places_of(pointer)

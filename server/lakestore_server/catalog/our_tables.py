@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lakestore.model import defaults
+from lakestore.model import defaults, names
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, Column, PartitionField
 from lakestore.model.table import Table, lake_schema
 from lakestore.model.types import iceberg_type
 from lakestore_server.catalog import metadata, metadata_updates, schemas
 from lakestore_server.catalog.schemas import Json
 
-UUID_PROPERTY = "lakestore.table-uuid"
+UUID_PROPERTY = names.UUID_PROPERTY
 TIMELINE_PROPERTY = "lakestore.timeline"
 """The timeline that wrote the metadata."""
 _TARGET_BYTES = "write.target-file-size-bytes"

@@ -22,7 +22,7 @@ from lakestore.errors import Conflict, Corrupt, Invalid, LakestoreError, Unavail
 from lakestore.iceberg import metadata_files
 from lakestore.model.file_uri import SCHEME
 from lakestore.release import needs_extra
-from lakestore_server.catalog import metadata
+from lakestore_server.catalog import metadata, our_tables
 from lakestore_server.catalog.errors import AlreadyExists, Forbidden, NoSuchTable
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.host.clock import Clock
@@ -63,6 +63,7 @@ class OutsideTable:
     location: str
     """URI of its current metadata."""
     uuid: str
+    """Uuid of the Lakestore table; the Iceberg table's own if it names none."""
     doc: Json
 
 
@@ -289,4 +290,5 @@ def _outside_table(loaded: Any) -> OutsideTable:
         doc = metadata.normal(metadata_files.parsed(data))
     except (ValueError, Invalid) as error:
         raise Corrupt(f"{location} is not readable table metadata: {error}") from error
-    return OutsideTable(location, str(loaded.metadata.table_uuid), doc)
+    uuid = doc["properties"].get(our_tables.UUID_PROPERTY) or doc["table-uuid"]
+    return OutsideTable(location, str(uuid), doc)

@@ -77,8 +77,8 @@ class OutsideCatalogs:
 
 
 def is_outside(table: Table | None) -> bool:
-    """Whether a table of ours lives in an outside catalog."""
-    return table is not None and table.lake.catalog not in ("", OWN_CATALOG)
+    """Whether a table of ours lives in an outside catalog. A table that takes the rows of an adoption does not yet."""
+    return table is not None and table.lake.catalog not in ("", OWN_CATALOG) and not table.is_adopting
 
 
 class OutsideTables:
@@ -150,7 +150,7 @@ class OutsideTables:
                 f"catalog {catalog.name} has no table {table.name} any more: register {base.location} there again, or"
                 " repeat the drop or rename that was begun"
             ) from error
-        if found.uuid != table.uuid:
+        if found.doc["table-uuid"] != base.doc["table-uuid"]:
             raise Forbidden(
                 f"catalog {catalog.name} has another table of the name {table.name} (uuid {found.uuid}): drop or rename"
                 f" it there, and register {base.location}"
@@ -254,8 +254,10 @@ class OutsideTables:
             catalog.register(table.namespace, table.short_name, location)
 
     def _is_leftover(self, found: OutsideTable) -> bool:
-        """Whether an entry is from a creation of this server that was never journaled."""
+        """Whether an entry is from a creation of this server that was never journaled. A table that an adoption marked
+        is no leftover: it has the uuid that another engine gave it."""
         ours = found.doc["properties"].get(our_tables.TIMELINE_PROPERTY) == self._timeline
+        ours = ours and found.doc["table-uuid"] == found.uuid
         known = bool(self._ledger.versions(found.uuid)) or found.uuid in self._ledger.pointers(DROPPED)
         return ours and not found.doc["snapshots"] and not known
 
