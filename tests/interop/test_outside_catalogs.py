@@ -28,7 +28,6 @@ from lakestore_server.catalog.outside_tables import COMMITTED, READY
 from tests.support.log_tierer import LogTierer
 from tests.support.outside import DatabaseCatalog, Outside, RestServer
 from tests.support.postgres import Postgres
-from tests.support.seeds import seeded
 from tests.support.served import Served
 
 LOG = pa.schema([("v", pa.int64())])
@@ -180,30 +179,6 @@ def test_a_kill_or_a_lost_answer_loses_and_doubles_nothing(
     served.append("shop.log", *range(20, 30))
     tiered(served, "shop.log")
     check(served, outside, "shop.log", [*range(30)])
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(50))
-def test_rounds_that_break_anywhere_lose_and_double_nothing(
-    served: Served, outside: Outside, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = seeded(seed)
-    served.lake.create_table("shop.log", LOG, buckets=2)
-    model: list[int] = []
-    for _ in range(6):
-        rows = [rng.randrange(1_000_000) for _ in range(rng.randrange(1, 20))]
-        served.append("shop.log", *rows)
-        model += rows
-        if rng.random() < 0.7:
-            broken_round(served, outside, "shop.log", rng.choice(POINTS), monkeypatch)
-        if rng.random() < 0.5:
-            look(served)
-        if rng.random() < 0.5:
-            tiered(served, "shop.log")
-            check(served, outside, "shop.log", model)
-    tiered(served, "shop.log")
-    check(served, outside, "shop.log", model)
 
 
 def test_a_foreign_append_is_named_and_not_adopted(served: Served, outside: Outside) -> None:

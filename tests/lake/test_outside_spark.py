@@ -119,6 +119,7 @@ def test_engines_of_the_outside_catalog_read_the_model_after_every_round(
     assert outside.catalog().load_table(NAME).metadata_location == location
 
 
+@pytest.mark.long  # `test_outside_points.py` has the deaths around the commit
 @pytest.mark.timeout(400)
 def test_a_tierer_that_dies_anywhere_is_followed_by_one_that_goes_on(
     lake: ls.Lake, spark: SparkSession, outside: Outside
