@@ -50,6 +50,7 @@ def main() -> None:
 @click.option("--folder", type=click.Path(path_type=Path), help="Where histories, logs and the report are kept.")
 @click.option("--servers", type=click.IntRange(1, 7), default=1, help="Several share a journal in Kafka.")
 @click.option("--reads", type=click.Choice(get_args(Reads)), default="leader", help="Where clients of several read.")
+@click.option("--s3", default="", help="Host and port of an S3 server with an empty bucket `lakestore`, for the lake.")
 @click.option("--server", help="A Lakestore that runs: its host and gRPC port. Tables `jepsen.…` there are dropped.")
 @click.option("--catalog", default="", help="With --server: the address of its Iceberg REST catalog.")
 @click.option("--begin", "begins", default="", help="With --server: a shell command that breaks something.")
@@ -65,6 +66,7 @@ def run(
     folder: Path | None,
     servers: int,
     reads: Reads,
+    s3: str,
     server: str | None,
     catalog: str,
     begins: str,
@@ -89,7 +91,10 @@ def run(
         operations=operations or trial.operations,
         workloads=workloads or trial.workloads,
         nemeses=tuple(name for name in nemeses if name != NONE) if nemeses else trial.nemeses,
+        s3=s3,
     )
+    if s3 and (servers > 1 or server):
+        raise click.UsageError("--s3 needs a run that starts one server: leave out --servers and --server")
     if cluster is not None:
         light = tuple(name for name in trial.workloads if not trials.needs_of([name]))
         if lacking := trials.needs_of(workloads) - cluster.parts:

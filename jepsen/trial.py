@@ -50,6 +50,8 @@ class Trial:
     """Several ones share a journal in Kafka."""
     reads: Reads = "leader"
     """Where clients of several servers read."""
+    s3: str = ""
+    """Host and port of an S3 server with an empty bucket `lakestore`, which has the warehouse."""
 
     @property
     def command(self) -> str:
@@ -61,6 +63,7 @@ class Trial:
         shape = f"--seed {self.seed} --seconds {self.seconds:g} --processes {self.processes}"
         shape += f" --operations {self.operations}" if self.operations != OPERATIONS else ""
         shape += f" --servers {self.servers} --reads {self.reads}" if self.servers > 1 else ""
+        shape += f" --s3 {self.s3}" if self.s3 else ""
         return " ".join(["python -m jepsen run", shape, *(f"-w {name}" for name in self.workloads)])
 
     def again(self, cluster: Cluster | None) -> str:
@@ -113,6 +116,7 @@ class Trial:
             known = of_replicas.made() if self.servers > 1 else NEMESES
             nemeses = schedule.chosen(known, self.nemeses)
             needs = needs_of(self.workloads).union(*(each.needs for each in nemeses.values()))
+            needs |= {"store"} if self.s3 else set()
             settings = {
                 name: value for each in made if isinstance(each, Tuned) for name, value in each.settings.items()
             }
@@ -124,7 +128,7 @@ class Trial:
 
     def _system(self, folder: Path, parts: frozenset[str], settings: Mapping[str, str]) -> System | Replicas:
         if self.servers == 1:
-            return System(folder, parts, settings, self.seed)
+            return System(folder, parts, settings, self.seed, s3=self.s3)
         return Replicas(folder, parts, settings, self.seed, self.servers, self.reads)
 
 

@@ -1,9 +1,8 @@
 """An object store that speaks S3, in memory: what Lakestore, PyIceberg, DuckDB and Iceberg's S3FileIO ask of one.
 
-It is ours, because a store must honour `If-None-Match` to prove anything, which S3Proxy 2.6 was not seen to do on its
-file backend, and moto 5.2 was not brought to install beside our pinned packages. Requests are not signed: credentials
-are taken as they come. A put is whole or not there, one that wants a new object is refused by 412 if there is one, and
-a list shows what was put before it.
+It is ours, because it starts at once, and because a test can look into it and judge each request. Runs on S3Proxy 4.0.0
+take its place with `--s3`. Requests are not signed: the store takes any credentials. A put is whole or absent. A put
+that wants a new object is refused by 412 if there is one. A list shows every object that was put before it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The object store of a run: buckets in memory, a proxy before them, and what the server and engines are told of it."""
+"""The object store of a run, a proxy before it, and the variables by which server and engines find it.
+
+The store is ours, in memory, or an S3 server that runs already and has an empty bucket `lakestore`, such as S3Proxy.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,18 @@ SLOW_DOWN = "<Error><Code>SlowDown</Code><Message>{said}</Message></Error>"
 class Store:
     """An object store that is reached through a proxy only."""
 
-    def __init__(self) -> None:
-        self.kept, self.requests = ObjectStore(), StoreRequests()
-        self.proxy = HttpProxy(self.kept.address, refusal=SLOW_DOWN, watch=self.requests.note)
+    def __init__(self, address: str = "") -> None:
+        """`address`: host and port of the S3 server that runs already."""
+        self._ours, self.requests = None if address else ObjectStore(), StoreRequests()
+        address = self._ours.address if self._ours else address
+        self.proxy = HttpProxy(address, refusal=SLOW_DOWN, watch=self.requests.note)
         self._before: dict[str, str | None] | None = None
+
+    @property
+    def kept(self) -> ObjectStore:
+        """Our store in memory, for tests that look into it."""
+        assert self._ours is not None
+        return self._ours
 
     @property
     def environment(self) -> dict[str, str]:
@@ -44,7 +55,8 @@ class Store:
         _restore(self._before or {})
         self._before = None
         self.proxy.close()
-        self.kept.close()
+        if self._ours is not None:
+            self._ours.close()
 
 
 def _restore(variables: Mapping[str, str | None]) -> None:

@@ -47,9 +47,18 @@ class System:
     kafka = ""
 
     def __init__(
-        self, folder: Path, parts: frozenset[str], environment: Mapping[str, str], seed: int | str | None = None
+        self,
+        folder: Path,
+        parts: frozenset[str],
+        environment: Mapping[str, str],
+        seed: int | str | None = None,
+        *,
+        s3: str = "",
     ) -> None:
-        """`parts`: what is needed beside the server. With a seed the server has settings that are drawn from it."""
+        """`parts`: what is needed beside the server. With a seed the server has settings that are drawn from it.
+
+        `s3`: host and port of the S3 server that is the part `store`, instead of our store in memory.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.parts = folder, parts
         self.nursery, self.stopped = Nursery(), Stopped()
@@ -61,7 +70,7 @@ class System:
         self.clock = MovedClock(folder) if self._has("clock") else None
         self.wire = Wire(self.nursery) if self._has("namespace") else None
         self.disk = self._disk() if "disk" in parts else None
-        self.store = Store() if "store" in parts else None
+        self.store = Store(s3) if "store" in parts else None
         if self.store is not None:
             self.store.tell()
         self.server = self._server()
