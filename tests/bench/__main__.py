@@ -1,7 +1,7 @@
 """`python -m tests.bench [GROUP …]`: measure and write docs/benchmarks.md; all of `GROUPS` by default.
 
-With `LAKESTORE_BENCH_ROWS=200000` the groups `lake` and `freshness` do all that they do with so few rows, and nothing
-is written.
+With `LAKESTORE_BENCH_ROWS=200000` the groups `lake`, `stores` and `freshness` do all that they do with so few rows, and
+nothing is written.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {
     "bucket": bucket.measure,
     "console": console.measure,
     "lake": _late("lake"),
+    "stores": _late("stores"),
     "small-tables": _late("small_tables"),
     "freshness": _late("freshness"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,18 +15,22 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import lakestore
+from lakestore.union import lake_snapshot
+from lakestore.union.plan import TableScan, newest
 from lakestore.v1.lakestore_pb2 import StatusRequest
-from lakestore_spark.session import attach, session
+from lakestore_spark.session import RUNTIME, STORE_RUNTIME, attach, session
 from lakestore_spark.spark_lake import SparkLake
 from lakestore_tiering.service import Tierer
 from tests.support.process import ServerProcess
+from tests.support.spark import store_conf
 
 GROUP = "Lake"
 BIG = "bench.big"
 """The table that most figures are of."""
 _CORES = os.cpu_count() or 1
-_CONF = {
+CONF = {
     "spark.driver.memory": "4g",
+    "spark.jars.packages": f"{RUNTIME},{STORE_RUNTIME}",
     "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": str(_CORES),
     "spark.sql.adaptive.enabled": "true",
@@ -88,6 +93,15 @@ class Bed:
         """Seconds of one load."""
         return self.loads(name, prefix)[0][0]
 
+    def plan(self, name: str) -> TableScan:
+        """The plan of reading a table now."""
+        return newest(self.lake.transport.plan, name)
+
+    def files(self, name: str) -> list[lake_snapshot.LakeFile]:
+        """The live files of a table's lake: data and deletes."""
+        scan = self.plan(name)
+        return lake_snapshot.files(scan.metadata_location, scan.snapshot_id)
+
     def presented(self) -> dict[str, float]:
         """The server's own figures of presenting."""
         answer = self.lake.transport.status(StatusRequest())
@@ -96,15 +110,30 @@ class Bed:
 
 
 @contextmanager
-def made(folder: Path) -> Iterator[Bed]:
-    """A bed, whose processes end with the block; the presenter's one has been started by a load."""
-    with ServerProcess(folder / "lake") as server, lakestore.connect(server.address) as lake:
-        spark = session(server.address, conf=_CONF)
+def made(folder: Path, warehouse: str = "") -> Iterator[Bed]:
+    """A bed, whose processes end with the block. The variables of this process name the store of a `warehouse`.
+
+    Several beds share one Spark, which the first one that is made starts.
+    """
+    arguments = ["--warehouse", warehouse] if warehouse else []
+    with (
+        ServerProcess(folder / "lake", arguments=arguments) as server,
+        lakestore.connect(server.address) as lake,
+    ):
+        spark = session(server.address, conf={**CONF, **(store_conf() if warehouse else {})})
         spark_lake = attach(spark, server.address)
         with Tierer(lake, spark) as tierer:
             yield Bed(folder, server, lake, spark, spark_lake, tierer)
         spark_lake.close()
         spark.stop()
+
+
+@contextmanager
+def noted(name: str) -> Iterator[None]:
+    """Prints on stderr how long a part of the measurement took."""
+    began = time.perf_counter()
+    yield
+    sys.stderr.write(f"{name}: {time.perf_counter() - began:.0f} s\n")
 
 
 def timed(work: Callable[[], object]) -> float:

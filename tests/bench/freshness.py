@@ -19,9 +19,7 @@ import numpy as np
 
 import lakestore
 from lakestore.model.freshness_price import PastRewrite, PastRound, priced
-from lakestore.union import lake_snapshot
 from lakestore.union.past_rounds import remembered
-from lakestore.union.plan import newest
 from lakestore.v1.lakestore_pb2 import StatusRequest
 from tests.bench import bed
 from tests.bench.bed import Bed
@@ -102,9 +100,8 @@ def _held(made: Bed) -> Iterator[Figure]:
             ages.append(_age(made, table.name))
             time.sleep(_STEP_SECONDS)
         rate = feed.written / (time.monotonic() - began + _SETTLE_SECONDS)
-        scan = newest(made.lake.transport.plan, table.name)
-        files = lake_snapshot.files(scan.metadata_location, scan.snapshot_id)
-    rounds, rewrites = remembered(scan.metadata_location)
+        files = made.files(table.name)
+    rounds, rewrites = remembered(made.plan(table.name).metadata_location)
     p50, p99, most = np.percentile(ages, [50, 99, 100])
     what = f"age of the lake at {told(rate)} uniform upserts/s upon {told(size)} rows for {HELD_SECONDS} s"
     shown = f"p50 {p50:.2f} s, p99 {p99:.2f} s, most {most:.2f} s; of the last rounds {len(rewrites)} were compactions"
@@ -155,7 +152,7 @@ def _table(made: Bed, name: str, size: int) -> lakestore.Table:
 
 
 def _remembered(made: Bed, feed: Feed) -> Window:
-    return remembered(newest(made.lake.transport.plan, feed.table.name).metadata_location)
+    return remembered(made.plan(feed.table.name).metadata_location)
 
 
 def _compared(name: str, windows: dict[int, Window]) -> Iterator[Figure]:

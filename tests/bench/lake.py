@@ -7,17 +7,14 @@ changes of recent rows, single rows, a tenth; rounds; a compaction, upon which t
 from __future__ import annotations
 
 import statistics
-import sys
-import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 import lakestore
 from tests.bench import bed, engines, merging, presenting, scans, stream_source
-from tests.bench.bed import BIG, GROUP, Bed, timed
+from tests.bench.bed import BIG, GROUP, Bed, noted, timed
 from tests.bench.orders import IS_SMALL, ROWS, SCHEMA, scaled, told, write
 from tests.bench.report import Figure
 from tests.bench.scans import Cut
@@ -33,38 +30,30 @@ RUNS = 2 if IS_SMALL else 4
 def measure(folder: Path) -> Iterator[Figure]:
     """All figures, one after the other."""
     with bed.made(folder) as made:
-        with _noted("flush"):
+        with noted("flush"):
             yield from _flush(made)
-        with _noted("rounds, small table"):
+        with noted("rounds, small table"):
             size = scaled(1_000_000)
             table = made.lake.create_table(_SMALL, SCHEMA, primary_key=["order_id"])
             write(table, np.arange(size), 1)
             made.tier(_SMALL)
             small, _ = yield from _rounds(made, table, size)
-        with _noted("many files"):
+        with noted("many files"):
             yield from _many_files(made)
-        with _noted("rounds, big table"):
+        with noted("rounds, big table"):
             table = made.lake.table(BIG)
             big, tiered = yield from _rounds(made, table, ROWS)
             over = f"round at {told(ROWS)} over round at {told(size)}"
             yield Figure(GROUP, over, f"{big / small:.2f}x", "flat later", None)
         yield from presenting.nothing_new(made, tiered)
-        with _noted("MERGE INTO"):
+        with noted("MERGE INTO"):
             yield from merging.measure(made, big)
         yield from _cuts(made, table)
-        with _noted("partitions"):
+        with noted("partitions"):
             yield from presenting.partitions(made)
-        with _noted("a producer beside"):
+        with noted("a producer beside"):
             made.tier(BIG)
             yield from presenting.beside(made)
-
-
-@contextmanager
-def _noted(name: str) -> Iterator[None]:
-    """Say on stderr how long a part of the measuring took."""
-    began = time.perf_counter()
-    yield
-    sys.stderr.write(f"{name}: {time.perf_counter() - began:.0f} s\n")
 
 
 def _flush(made: Bed) -> Iterator[Figure]:
@@ -112,7 +101,7 @@ def _many_files(made: Bed) -> Iterator[Figure]:
 def _cuts(made: Bed, table: lakestore.Table) -> Iterator[Figure]:
     """The big table compacted, then with 1 % and 10 % of its rows changed."""
     table.alter(lake={"target_file_bytes": 128 << 20})
-    with _noted("compaction"):
+    with noted("compaction"):
         made.compact(BIG)
     changed = np.random.default_rng(5).permutation(ROWS)[: ROWS // 10]
     found, done = [], 0
@@ -121,10 +110,10 @@ def _cuts(made: Bed, table: lakestore.Table) -> Iterator[Figure]:
         done = ROWS * percent // 100
         with made.lake.snapshot() as snapshot:
             found.append(Cut(percent, str(snapshot.token)))
-    with _noted("cuts in Spark"):
+    with noted("cuts in Spark"):
         yield from presenting.first(made, BIG, done)
         yield from scans.cuts(made, found)
-    with _noted("other engines"):
+    with noted("other engines"):
         yield from engines.on_cut(made, found[-1])
     write(table, np.random.default_rng(8).choice(ROWS, done, replace=False), 400)
     yield from presenting.more(made, BIG, done)

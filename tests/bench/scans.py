@@ -68,11 +68,11 @@ def cuts(bed: Bed, found: list[Cut]) -> Iterator[Figure]:
     took = interleaved(forms)
     for cut in found:
         for query, bar in _BARS[cut.percent].items():
-            ratio, seconds = _ratio(took, query, f"{cut.percent} v2")
-            v3, _ = _ratio(took, query, f"{cut.percent} v3")
-            shown = f"{ratio:.2f}x ({_median(took, query, PLAIN):.2f} → {seconds:.2f} s), as v3 {v3:.2f}x"
+            ratio, seconds = ratio_of(took, query, f"{cut.percent} v2")
+            v3, _ = ratio_of(took, query, f"{cut.percent} v3")
+            shown = f"{ratio:.2f}x ({median_of(took, query, PLAIN):.2f} → {seconds:.2f} s), as v3 {v3:.2f}x"
             yield Figure(GROUP, f"{cut.percent} % hot, {query}, on now", shown, f"≤ {bar}x", ratio <= bar)
-            ratio, seconds = _ratio(took, query, f"{cut.percent} lakestore.spark")
+            ratio, seconds = ratio_of(took, query, f"{cut.percent} lakestore.spark")
             name = f"{cut.percent} % hot, {query}, by lakestore.spark"
             yield Figure(GROUP, name, f"{ratio:.2f}x ({seconds:.2f} s)", f"≤ {bar}x", ratio <= bar)
 
@@ -93,8 +93,8 @@ def recent(bed: Bed) -> Iterator[Figure]:
     forms = {PLAIN: Form(bed.spark.sql, f"lake.{BIG}"), "v2": Form(bed.spark.sql, f"now.{BIG}")}
     took = interleaved(forms)
     for query in QUERIES:
-        ratio, seconds = _ratio(took, query, "v2")
-        shown = f"{ratio:.2f}x ({_median(took, query, PLAIN):.2f} → {seconds:.2f} s)"
+        ratio, seconds = ratio_of(took, query, "v2")
+        shown = f"{ratio:.2f}x ({median_of(took, query, PLAIN):.2f} → {seconds:.2f} s)"
         yield Figure(GROUP, f"1 % hot, all of the newest rows, {query}, on now", shown, "≤ 1.05x", ratio <= 1.05)
 
 
@@ -112,7 +112,7 @@ def delete_forms(bed: Bed, percent: int) -> Iterator[Figure]:
         spark.conf.set(_NO_CACHE, str(is_cached).lower())
         took = interleaved(forms, runs=min(RUNS, 3))
         shown = "; ".join(
-            f"{form} " + " / ".join(f"{_ratio(took, query, form)[0]:.2f}x" for query in QUERIES)
+            f"{form} " + " / ".join(f"{ratio_of(took, query, form)[0]:.2f}x" for query in QUERIES)
             for form in ("v2", "v3")
         )
         kept = "in the executor's cache" if is_cached else "read again"
@@ -138,11 +138,12 @@ def interleaved(forms: Mapping[str, Form], runs: int = RUNS) -> Times:
     return took
 
 
-def _ratio(took: Times, query: str, form: str) -> tuple[float, float]:
-    """(times the plain scan, median seconds)."""
-    pairs = zip(took[query, PLAIN], took[query, form], strict=True)
-    return statistics.median(b / a for a, b in pairs), _median(took, query, form)
+def ratio_of(took: Times, query: str, form: str, plain: str = PLAIN) -> tuple[float, float]:
+    """(times the plain form's seconds, median seconds)."""
+    pairs = zip(took[query, plain], took[query, form], strict=True)
+    return statistics.median(b / a for a, b in pairs), median_of(took, query, form)
 
 
-def _median(took: Times, query: str, form: str) -> float:
+def median_of(took: Times, query: str, form: str) -> float:
+    """Median seconds of a query by a form."""
     return statistics.median(took[query, form])

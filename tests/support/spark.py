@@ -1,5 +1,6 @@
 """The one Spark that the tests start in their process: its settings, and the files that take it."""
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,21 @@ SPARK_CONF = {
 }
 FIXTURES = frozenset({"spark", "spark_lake"})
 MARK = "pytest.mark.spark"
+
+
+def store_conf(*catalogs: str) -> dict[str, str]:
+    """The keys of this process's store for catalogs of Spark, `lake` and `now` by default.
+
+    The JVM takes no variables that are set after its start.
+    """
+    keys = {
+        "s3.access-key-id": os.environ["AWS_ACCESS_KEY_ID"],
+        "s3.secret-access-key": os.environ["AWS_SECRET_ACCESS_KEY"],
+        "client.region": os.environ["AWS_REGION"],
+    }
+    return {
+        f"spark.sql.catalog.{name}.{key}": value for name in catalogs or ("lake", "now") for key, value in keys.items()
+    }
 
 
 @cache

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +16,7 @@ from lakestore.spark import SparkLake, attach, session
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from lakestore_tiering import Tierer
-from tests.support.spark import SPARK_CONF
+from tests.support.spark import SPARK_CONF, store_conf
 
 
 class StoreLake:
@@ -45,8 +43,7 @@ class StoreLake:
 
     def spark(self) -> SparkSession:
         """A session whose catalogs reach the store. The JVM began before the store, so its environment names none."""
-        conf = {f"spark.sql.catalog.{name}.{key}": value for name in ("lake", "now") for key, value in _keys().items()}
-        return session(self.server.about["grpc"], master="local[2]", conf={**SPARK_CONF, **conf})
+        return session(self.server.about["grpc"], master="local[2]", conf={**SPARK_CONF, **store_conf()})
 
     def tierer(self) -> Tierer:
         return self._open.enter_context(Tierer(self.lake, self.spark()))
@@ -69,11 +66,3 @@ class StoreLake:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
-
-
-def _keys() -> Mapping[str, str]:
-    return {
-        "s3.access-key-id": os.environ["AWS_ACCESS_KEY_ID"],
-        "s3.secret-access-key": os.environ["AWS_SECRET_ACCESS_KEY"],
-        "client.region": os.environ["AWS_REGION"],
-    }

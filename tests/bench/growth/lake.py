@@ -168,13 +168,13 @@ def rounds(folder: Path, sizes: Sequence[int], seconds: float) -> Iterator[Figur
 
     from lakestore_spark.session import session
     from lakestore_tiering.service import Tierer
-    from tests.bench.bed import _CONF
+    from tests.bench.bed import CONF
     from tests.support.process import ServerProcess
 
     stamps: list[tuple[str, float]] = []
     end, held = time.monotonic() + seconds, 0
     with ServerProcess(folder) as server, lakestore.connect(server.address) as lake:
-        spark: SparkSession = session(server.address, conf=_CONF)
+        spark: SparkSession = session(server.address, conf=CONF)
         table = lake.create_table("bench.grown", _WIDE, primary_key=["id"])
         noted = lambda point: stamps.append((point, time.monotonic()))  # noqa: E731
         with Tierer(lake, spark, crash=noted) as tierer:

@@ -127,11 +127,11 @@ def upkeep(folder: Path) -> Iterator[Figure]:
     from lakestore_spark.session import session
     from lakestore_tiering import compact, orphans
     from lakestore_tiering.service import Tierer
-    from tests.bench.bed import _CONF
+    from tests.bench.bed import CONF
 
     with ExitStack() as stack:
         bed = stack.enter_context(_bed(folder))
-        spark = session(bed.server.address, conf=_CONF)
+        spark = session(bed.server.address, conf=CONF)
         stack.callback(spark.stop)
         tierer = stack.enter_context(Tierer(bed.lake, spark))
         java = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
@@ -194,9 +194,9 @@ def _counted(duck: DuckDb, at: str) -> object:
 
 def _spark(bed: Bed) -> Iterator[Figure]:
     from lakestore_spark.session import session
-    from tests.bench.bed import _CONF
+    from tests.bench.bed import CONF
 
-    spark = session(bed.server.address, conf=_CONF)
+    spark = session(bed.server.address, conf=CONF)
     java = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
     for part in (7, 8):
         count = lambda part=part: spark.sql(f"SELECT count(*) FROM now.{NAME} WHERE part = {part}").collect()  # noqa: E731
