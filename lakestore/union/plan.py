@@ -175,11 +175,18 @@ def request(
     no_dead: bool = False,
     require: Requirement | None = None,
     changes_max: int = 0,
+    hot_bytes_max: int = 0,
 ) -> pb.PlanRequest:
-    """Builds the request for one cut over the named tables. `changes_max` bounds the hot offsets of one table."""
-    asked = None if require is None else required(require)
+    """Builds the request for one cut over the named tables. `changes_max` and `hot_bytes_max` bound the hot offsets of
+    one table and their stored bytes."""
     return pb.PlanRequest(
-        tables=list(tables), at=at, lease_seconds=lease_seconds, no_dead=no_dead, require=asked, changes_max=changes_max
+        tables=list(tables),
+        at=at,
+        lease_seconds=lease_seconds,
+        no_dead=no_dead,
+        require=None if require is None else required(require),
+        changes_max=changes_max,
+        hot_bytes_max=hot_bytes_max,
     )
 
 

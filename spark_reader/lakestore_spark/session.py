@@ -77,8 +77,9 @@ def session(
     if running is not None:
         own = running.newSession()
         for name, value in {**catalogs, **_session_conf(), **(conf or {})}.items():
-            # Static settings are fixed when Spark starts, and refused afterwards.
-            if name in catalogs or own.conf.isModifiable(name):
+            # Static settings are fixed when Spark starts, and refused afterwards. A catalog's can be set, but are not
+            # modifiable by Spark's word.
+            if name.startswith("spark.sql.catalog.") or own.conf.isModifiable(name):
                 own.conf.set(name, value)
         register(own)
         return own

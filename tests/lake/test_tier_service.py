@@ -85,8 +85,11 @@ def test_attach_says_what_a_session_lacks(server: Server, spark: SparkSession) -
     settings = r"--conf spark.sql.catalog.now.warehouse=now --conf spark.sql.catalog.now.cache-enabled=false$"
     with pytest.raises(ls.Invalid, match=settings):
         attach(spark, server.about["grpc"])
-    own = session(server.about["grpc"])
+    more = {"spark.sql.catalog.other.uri": "http://other", "spark.sql.catalog.lake.cache-enabled": "false"}
+    own = session(server.about["grpc"], conf={**more, "spark.driver.memory": "7g"})
     assert own is not spark
+    assert {name: own.conf.get(name) for name in more} == more
+    assert own.conf.get("spark.driver.memory", "") != "7g", "fixed when Spark starts"
     attach(own, server.about["grpc"]).close()
 
 

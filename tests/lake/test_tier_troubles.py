@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -139,8 +140,9 @@ def test_rounds_of_several_tables_run_side_by_side(rounds: Rounds, monkeypatch: 
 
 
 def test_tables_that_wait_for_spark_block_no_other(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More tables than places wait for Spark, and the good one has its rounds meanwhile."""
-    slow = [f"shop.slow{i}" for i in range(ROUNDS_AT_ONCE + 2)]
+    """More tables than places, and than rounds that begin at once, wait for Spark: the good one goes on meanwhile."""
+    monkeypatch.setattr(service, "ROUNDS_BEGUN", ROUNDS_AT_ONCE)
+    slow = [f"shop.slow{i}" for i in range(2 * ROUNDS_AT_ONCE + 2)]
     for name in slow:
         rounds.served.lake.create_table(name, SCHEMA, lake={"freshness": "1s"})
     begun: Counter[str] = Counter()
@@ -156,16 +158,55 @@ def test_tables_that_wait_for_spark_block_no_other(rounds: Rounds, monkeypatch: 
     monkeypatch.setattr(service, "flush", flush)
     with rounds.tierer.tools.spark_turn:
         for number in range(1, 6):
-            rounds.tierer._begin_due(threading.Event())
-            until(lambda: all(begun[name] == 1 for name in slow), "the rounds of the slow tables")
+            until(lambda: _begin(rounds) and all(begun[name] == 1 for name in slow), "the rounds of the slow tables")
+            until(partial(_begin, rounds, number), "the good table's round")
             until(lambda: sum(not round_.done() for round_ in rounds.tierer._begun) == len(slow), "the good tables")
             assert rounds.done[GOOD] == number
-            rounds.tierer._settle_ended(threading.Event())
             rounds.now += 1.0
         assert [rounds.done[name] for name in slow] == [0] * len(slow)
     wait(rounds.tierer._begun)
     rounds.tierer._settle_ended(threading.Event())
     assert [rounds.done[name] for name in slow] == [1] * len(slow)
+
+
+def _begin(rounds: Rounds, number: int = 0) -> bool:
+    """Let the service go on. True if the good table has had so many rounds."""
+    rounds.tierer._settle_ended(threading.Event())
+    rounds.tierer._begin_due(threading.Event())
+    return rounds.done[GOOD] >= number
+
+
+def test_a_table_pays_for_its_own_rewrite_only(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rewrite of the good table waits for the one of the bad table, which takes 100 s."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def rewrite(_: object, fork: Fork) -> None:
+        if fork.branch == BAD:
+            begun.set()
+            go_on.wait(30.0)
+
+    def fork(_: object, name: str, **__: object) -> Fork:
+        scan: Any = SimpleNamespace(table=SimpleNamespace(uuid=name), lake_table=None)
+        return Fork(scan, name, 1, (0,), "lease", 1, 0.0, whole=False)
+
+    for name, value in (("fork", fork), ("rewrite", rewrite), ("land", lambda *_: None)):
+        monkeypatch.setattr(f"lakestore_tiering.compact.{name}", value)
+    for name in (BAD, GOOD):
+        rounds.served.lake.table(name).alter(lake={"upkeep_percent": 50})
+    bad, good = rounds.tierer._tables()
+    for table in (bad, good):
+        rounds.tierer._compact_beside(table)
+    assert begun.wait(30.0)
+    rounds.now += 100.0
+    go_on.set()
+    wait([running.rewritten for running in rounds.tierer._compacting.values()])
+    rounds.now += 50.0
+    for table in (bad, good):
+        rounds.tierer._compact_beside(table)
+    assert rounds.tierer._budgets.may_start(good)
+    assert not rounds.tierer._budgets.may_start(bad), "it rests for 100 s from its end"
+    rounds.now += 50.0
+    assert rounds.tierer._budgets.may_start(bad)
 
 
 def test_a_table_is_late_when_its_oldest_hot_change_is_older_than_promised() -> None:
@@ -344,7 +385,7 @@ def test_the_compaction_of_a_dropped_table_gives_its_lease_back(
     scan: Any = SimpleNamespace(table=SimpleNamespace(uuid="dropped"), lake_table=None)
     rewritten: Future[None] = Future()
     fork = Fork(scan, "branch", 1, (0,), "lease", 1, 0.0, whole=False)
-    rounds.tierer._compacting["dropped"] = service._Rewrite(fork, rewritten, 0.0)
+    rounds.tierer._compacting["dropped"] = service._Rewrite(fork, rewritten)
     rounds.tierer.tools.forks["dropped"] = "branch"
     rounds.run(1.0)
     assert released == [], "it is still being rewritten"

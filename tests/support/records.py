@@ -99,9 +99,7 @@ TABLES = st.builds(
     st.sampled_from(["allow", "ignore", "refuse"]),
 )
 POINTERS = st.builds(Pointer, NAMES, NAMES)
-TIERS = st.builds(
-    TierRecord, SUMS, tuples(COUNTS), tuples(SUMS), COUNTS, COUNTS, st.none() | COUNTS, SMALL, st.booleans()
-)
+TIERS = st.builds(TierRecord, SUMS, tuples(COUNTS), tuples(SUMS), COUNTS, COUNTS, st.none() | COUNTS, SMALL)
 STEPS = st.one_of(
     st.builds(SetPointer, NAMES, NAMES, st.none() | NAMES, POINTERS, tuples(TIERS), tuples(COUNTS)),
     st.builds(DropPointer, NAMES, NAMES),

@@ -35,6 +35,8 @@ _NONE: Offsets = np.empty(0, dtype=np.int64)
 
 CHANGES_MAX = 5_000_000
 """Offsets that one round takes. A larger backlog takes several commits."""
+HOT_BYTES_MAX = 2 << 30
+"""Stored bytes of these offsets. A round of wide rows would otherwise fill the temporary folder of the hot rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class StagedRows:
 def flush(tools: Round, name: str) -> FlushResult | None:
     """Bring a table's hot rows into the lake, the oldest ones if there are very many. None if nothing is hot."""
     began = time.monotonic()
-    cut = tools.plan(name, CHANGES_MAX)
+    cut = tools.plan(name, CHANGES_MAX, HOT_BYTES_MAX)
     try:
         scan = cut.scan(name)
         if not scan.hot_rows:
@@ -144,7 +146,6 @@ def _landed(
         live_sum=sums_after(record.live_sum, born, died),
         lsn=cut.lsn,
         schema_id=scan.table.schema_id,
-        numbered_on=base if scan.table.lake.adopted and main.is_numbered() else None,
     )
     tools.crash("before-commit")
     try:

@@ -101,9 +101,11 @@ class Round:
     swept: set[str] = field(default_factory=set)
     """Uuids of the tables whose old branches were removed."""
 
-    def plan(self, name: str, changes_max: int = 0) -> ReadPlan:
-        """One cut of one table, leased until `leases.release`. `changes_max` bounds its hot offsets."""
-        request = plan.request([name], lease_seconds=LEASE_SECONDS, changes_max=changes_max)
+    def plan(self, name: str, changes_max: int = 0, hot_bytes_max: int = 0) -> ReadPlan:
+        """One cut of one table, leased until `leases.release`. The bounds are for its hot offsets."""
+        request = plan.request(
+            [name], lease_seconds=LEASE_SECONDS, changes_max=changes_max, hot_bytes_max=hot_bytes_max
+        )
         made = plan.decode(self.transport.plan(request))
         self.leases.hold(made.lease)
         return made

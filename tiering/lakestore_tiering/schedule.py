@@ -24,6 +24,9 @@ class Places:
     def __init__(self, count: int) -> None:
         self._free = threading.BoundedSemaphore(count)
         self._local = threading.local()
+        self._lock = threading.Lock()
+        self.waiting_for_spark = 0
+        """Rounds that have lent their place."""
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -41,6 +44,7 @@ class Places:
         if not getattr(self._local, "has", False):
             yield
             return
+        self._lend(1)
         self._local.has = False
         self._free.release()
         try:
@@ -48,6 +52,11 @@ class Places:
         finally:
             self._free.acquire()
             self._local.has = True
+            self._lend(-1)
+
+    def _lend(self, change: int) -> None:
+        with self._lock:
+            self.waiting_for_spark += change
 
 
 class Pace:

@@ -129,8 +129,10 @@ class ServerOutage:
 
 TELL_SECONDS = 2.0
 """Seconds of a round from which its progress is told, and between two reports."""
-ROUND_THREADS = 64
-"""Tables whose rounds have begun: a few have places, the others wait for a place or for Spark."""
+ROUNDS_BEGUN = 64
+"""Rounds that have begun and do not wait for Spark: a few have places, the others wait for one."""
+ROUND_THREADS = 1_024
+"""All rounds that have begun. A thread is made when a round needs one."""
 ROUNDS_PER_EXPIRY = 20
 ORPHAN_CHECK_SECONDS = 6 * 3600.0
 """Seconds between two searches for orphans of one table."""
@@ -171,8 +173,6 @@ class _Rewrite:
 
     fork: Fork
     rewritten: Future[None]
-    began: float
-    """Clock seconds."""
 
 
 class Tierer:
@@ -345,7 +345,8 @@ class Tierer:
         running = {begun.table.uuid for begun in self._begun.values()}
         due = [table for table in self._known if table.uuid not in running]
         due = [table for table in due if self._clock() >= self._due.get(table.uuid, 0.0)]
-        for table in sorted(due, key=lambda table: self._due.get(table.uuid, 0.0)):
+        room = min(ROUND_THREADS, ROUNDS_BEGUN + self.tools.places.waiting_for_spark) - len(self._begun)
+        for table in sorted(due, key=lambda table: self._due.get(table.uuid, 0.0))[: max(room, 0)]:
             self._begun[self._submit(self._unless_stopped, table, stop)] = _Begun(table, self._clock())
 
     def _obey_new_promises(self, tables: list[Table]) -> None:
@@ -474,19 +475,26 @@ class Tierer:
                 return
             fork = compact.fork(self.tools, table.name, may_start=self._budgets.may_start(table))
             if fork is not None:
-                rewritten = self._background.submit(compact.rewrite, self.tools, fork)
-                self._compacting[table.uuid] = _Rewrite(fork, rewritten, self._clock())
+                rewritten = self._background.submit(self._rewrite, table, fork)
+                self._compacting[table.uuid] = _Rewrite(fork, rewritten)
             self._budgets.note(table, is_running=fork is not None)
             return
         if not running.rewritten.done():
             return
         del self._compacting[table.uuid]
-        self._budgets.spent(table, self._clock() - running.began)
         error = running.rewritten.exception()
         if error is not None:
             compact.abandon(self.tools, running.fork)
             raise Unavailable(f"the compaction of table {table.name} failed: {error}") from error
         self._budgets.landed(table, compact.land(self.tools, running.fork))
+
+    def _rewrite(self, table: Table, fork: Fork) -> None:
+        """Rewrite files on the one thread for that. The table pays for its own rewrite, not for those before it."""
+        began = self._clock()
+        try:
+            compact.rewrite(self.tools, fork)
+        finally:
+            self._budgets.spent(table, self._clock() - began)
 
 
 def _awaited(rounds: Iterable[Future[Any]]) -> None:

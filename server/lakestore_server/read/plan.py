@@ -256,7 +256,7 @@ class Plans:
         lsn = self._lsn(request)
         cut = self._leased(request, lsn)
         answer = pb.PlanAnswer(token=self._engine.view.token(lsn), lsn=lsn, lease=cut.lease)
-        if request.changes_max:
+        if _is_bounded(request):
             state = cut.states[0]
             answer.changes_left = sum(state.heads()) - sum(_heads(state, lsn))
         for state, tier in zip(cut.states, cut.tiers, strict=True):
@@ -265,7 +265,7 @@ class Plans:
 
     def _lsn(self, request: pb.PlanRequest) -> int:
         """The LSN of the requested position, or of the head once it meets the requirement."""
-        if request.changes_max:
+        if _is_bounded(request):
             return self._bounded_lsn(request)
         at = lsn_at(self._engine, request.at, request.tables) if request.at else None
         if request.HasField("require") and request.tables:
@@ -273,23 +273,32 @@ class Plans:
         return self._engine.view.lsn if at is None else at
 
     def _bounded_lsn(self, request: pb.PlanRequest) -> int:
-        """The newest LSN at which the lake lacks at most `changes_max` offsets of the table, or a single commit."""
+        """The newest LSN at which the lake lacks at most `changes_max` offsets of the table with `hot_bytes_max` stored
+        bytes, or a single commit."""
         if len(request.tables) != 1 or request.at or request.HasField("require"):
-            raise Invalid("`changes_max` bounds a plan of the head of one table")
+            raise Invalid("`changes_max` and `hot_bytes_max` bound a plan of the head of one table")
         view = self._engine.view
         state = view.named(request.tables[0])
         tier = usable_tier(state, view.lsn, self._leases)
-        tiered = sum(tier.tier_point) if tier else 0
+        tier_point = tier.tier_point if tier else (0,) * len(state.logs)
 
         def hot(lsn: int) -> int:
-            return sum(_heads(state, lsn)) - tiered
+            return sum(_heads(state, lsn)) - sum(tier_point)
 
-        if hot(view.lsn) <= request.changes_max:
+        def share(lsn: int) -> float:
+            """The larger of the shares of both bounds that are used."""
+            changes = hot(lsn) / request.changes_max if request.changes_max else 0.0
+            if not request.hot_bytes_max:
+                return changes
+            parts = zip(state.logs, tier_point, _heads(state, lsn), strict=True)
+            return max(changes, sum(log.bytes_between(*part) for log, *part in parts) / request.hot_bytes_max)
+
+        if share(view.lsn) <= 1:
             return view.lsn
         first = ReadableFrom.first(view, state, self._leases).lsn
         first = max(first, state.swapped_lsn, state.truncated_lsn, tier.lsn if tier else 0)
         positions = range(first, view.lsn + 1)
-        fitting = bisect_right(positions, request.changes_max, key=hot)
+        fitting = bisect_right(positions, 1.0, key=share)
         if fitting and hot(positions[fitting - 1]) > 0:
             return positions[fitting - 1]
         return positions[bisect_right(positions, 0, key=hot)]
@@ -373,6 +382,10 @@ class Plans:
     def release_lease(self, request: pb.LeaseRequest) -> pb.LeaseAnswer:
         self._leases.release(request.lease)
         return pb.LeaseAnswer()
+
+
+def _is_bounded(request: pb.PlanRequest) -> bool:
+    return bool(request.changes_max or request.hot_bytes_max)
 
 
 def without_lake(engine: Engine, state: TableState) -> bool:

@@ -187,6 +187,16 @@ class BucketLog:
                 break
         return max(at, start + 1)
 
+    def bytes_between(self, start: int, end: int) -> int:
+        """About the stored bytes of the offsets [start, end)."""
+        total = 0.0
+        for chunk in self._chunks_beyond(start):
+            if chunk.start >= end:
+                break
+            offsets = min(chunk.end, end) - max(chunk.start, start)
+            total += chunk.size * offsets / (chunk.end - chunk.start)
+        return int(total)
+
     def lsn_reaching(self, start: int, reach: int) -> int:
         """The LSN of the last commit that ends at or before `reach`, or of the first one after `start`."""
         commits = self.commits(start, min(reach, self.head))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lakestore as ls
@@ -39,9 +41,10 @@ def test_a_plan_knows_main_by_each_snapshot_that_a_rewrite_left(tmp_path: Path) 
             assert (found.tier_point, found.live_sum, found.lsn) == (record.tier_point, record.live_sums, record.lsn)
 
 
-def bounded(served: Served, most: int) -> tuple[list[tuple[int, int]], int]:
+def bounded(served: Served, most: int = 0, hot_bytes_max: int = 0) -> tuple[list[tuple[int, int]], int]:
     """The hot ranges of a bounded plan, and the offsets that it leaves."""
-    found = plan.decode(served.lake.transport.plan(plan.request(["t.log"], changes_max=most)))
+    request = plan.request(["t.log"], changes_max=most, hot_bytes_max=hot_bytes_max)
+    found = plan.decode(served.lake.transport.plan(request))
     return [(part.tier_point, part.head) for part in found.scan("t.log").buckets], found.changes_left
 
 
@@ -67,10 +70,27 @@ def test_a_bounded_plan_ends_at_a_commit(tmp_path: Path) -> None:
         assert bounded(served, 1)[1] == 1
 
 
+def test_wide_rows_make_a_round_smaller(tmp_path: Path) -> None:
+    """Ten narrow rows, then ten wide ones in each of three commits; in memory, and in segments."""
+    with Served(tmp_path) as served:
+        schema = pa.schema([pa.field("v", pa.int64(), nullable=False), ("text", pa.string())])
+        table = served.lake.create_table("t.log", schema, buckets=1)
+        for chars in (1, 50_000, 50_000, 50_000):
+            table.append([{"v": v, "text": random.Random(v).randbytes(chars // 2).hex()} for v in range(10)])
+        for _ in range(2):
+            assert bounded(served) == ([(0, 40)], 0)
+            assert bounded(served, 40, 10_000_000) == bounded(served, 0, 10_000_000) == ([(0, 40)], 0)
+            assert bounded(served, 40, 1_200_000) == ([(0, 30)], 10)
+            assert bounded(served, 25, 1_200_000) == ([(0, 20)], 20)
+            assert bounded(served, 40, 800_000) == ([(0, 20)], 20), "a part of a chunk counts by its rows"
+            assert bounded(served, 40, 1) == ([(0, 10)], 30), "a commit is not divided"
+            served.server.upkeep.checkpoint()
+
+
 @pytest.mark.parametrize("more", [{"at": "x"}, {"tables": ["t.log", "t.other"]}, {"tables": []}])
 def test_only_a_plan_of_one_head_is_bounded(tmp_path: Path, more: dict[str, Any]) -> None:
     with Served(tmp_path) as served:
         served.lake.create_table("t.log", SCHEMA)
         served.lake.create_table("t.other", SCHEMA)
-        with pytest.raises(ls.Invalid, match="`changes_max` bounds a plan of the head of one table"):
+        with pytest.raises(ls.Invalid, match="bound a plan of the head of one table"):
             served.lake.transport.plan(pb.PlanRequest(**{"tables": ["t.log"], "changes_max": 5, **more}))
