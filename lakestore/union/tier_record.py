@@ -2,8 +2,9 @@
 
 Keys: `lakestore.epoch`, `tier-from` and `tier-point` (JSON lists of offsets, one per bucket), `live-sum` (a JSON list
 of decimal texts), `lsn` and `schema-id`; Iceberg adds `source-snapshot-id`. `seconds` is how long the round or the
-rewrite took, for `lakestore freshness price`. The catalog accepts a commit only if `tier-from` is main's tier point,
-the epoch is current, and the sums equal the log's at that point.
+rewrite took, for `lakestore freshness price`. `numbered-on` is in commits to a table that was adopted: the id of the
+snapshot below, if no data file without columns for row numbers is left. The catalog accepts a commit only if
+`tier-from` is main's tier point, the epoch is current, and the sums equal the log's at that point.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from lakestore.union.plan import TierState
 _PREFIX = "lakestore."
 KEYS = tuple(_PREFIX + name for name in ("epoch", "tier-from", "tier-point", "live-sum", "lsn", "schema-id"))
 SECONDS = _PREFIX + "seconds"
+NUMBERED_ON = _PREFIX + "numbered-on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Record:
     """By bucket: the live sum of the lake's rows."""
     lsn: int
     schema_id: int
+    numbered_on: int | None = None
+    """The snapshot on which the commit is made, if no adopted file is left behind it."""
 
     @property
     def changes(self) -> int:
@@ -47,7 +51,8 @@ class Record:
             str(self.lsn),
             str(self.schema_id),
         )
-        return dict(zip(KEYS, values, strict=True))
+        numbered = {} if self.numbered_on is None else {NUMBERED_ON: str(self.numbered_on)}
+        return dict(zip(KEYS, values, strict=True)) | numbered
 
     @staticmethod
     def parse(summary: Mapping[str, str]) -> Record | None:

@@ -171,6 +171,43 @@ def test_other_engines_cannot_lose_the_numbers(lake: ls.Lake, spark: SparkSessio
     _check(lake, spark, spark_lake, model)
 
 
+def test_other_engines_may_rewrite_once_no_adopted_file_is_left(
+    lake: ls.Lake, spark: SparkSession, spark_lake: SparkLake
+) -> None:
+    model = _made(spark)
+    table = lake.adopt(SOURCE, NAME, primary_key=["id"])
+    call = f"CALL lake.system.rewrite_data_files(table => '{NAME}', options => map('rewrite-all', 'true'))"
+    with Tierer(lake, spark) as tierer:
+        table.delete([{"id": 8}])
+        del model[8]
+        tierer.run_once()
+        before = spark.sql(f"SELECT max_by(snapshot_id, committed_at) FROM lake.{NAME}.snapshots").collect()[0][0]
+        assert compact.compact(tierer.tools, NAME, force=True) is not None
+        spark.sql(call).collect()
+        _check(lake, spark, spark_lake, model)
+        table.upsert([{"id": 10, "name": "ten", "city": None}])
+        table.delete([{"id": 12}])
+        model[10] = ("ten", None)
+        del model[12]
+        _check(lake, spark, spark_lake, model)
+        spark.sql(f"CALL lake.system.rollback_to_snapshot('{NAME}', {before})").collect()
+        with pytest.raises(Exception, match="until `lakestore tier` has compacted the last one"):
+            spark.sql(call).collect()
+        [outcome] = tierer.run_once()
+        assert outcome.flushed is not None
+        _check(lake, spark, spark_lake, model)
+        with pytest.raises(Exception, match="until `lakestore tier` has compacted the last one"):
+            spark.sql(call).collect()
+        assert compact.compact(tierer.tools, NAME, force=True) is not None
+        table.delete([{"id": 14}])
+        del model[14]
+        tierer.run_once()
+        spark.sql(call).collect()
+        _check(lake, spark, spark_lake, model)
+    rows = spark.sql(f"SELECT count(__offset), count(__timestamp), count(*) FROM lake.{NAME}").collect()[0]
+    assert set(rows) == {len(model)}
+
+
 def test_released_table_is_plain_again(lake: ls.Lake, spark: SparkSession) -> None:
     model = _made(spark, "PARTITIONED BY (city)")
     table = lake.adopt(SOURCE, NAME, primary_key=["id"])

@@ -107,8 +107,10 @@ class DuckDb:
 class ClickHouse:
     """ClickHouse with one database for each warehouse, whose name needs no escapes."""
 
-    def __init__(self, catalog: str) -> None:
+    def __init__(self, catalog: str, **settings: str) -> None:
+        """`settings` are more of each database, such as `storage_endpoint`."""
         self._catalog, self._names = catalog, itertools.count()
+        self._more = "".join(f", {name} = '{value}'" for name, value in settings.items())
         self._process = ClickHouseProcess()
         self._process.rows("SET allow_database_iceberg = 1")
         self._opened: dict[str, str] = {}
@@ -123,7 +125,7 @@ class ClickHouse:
             name = f"w{next(self._names)}"
             self._process.rows(
                 f"CREATE DATABASE {name} ENGINE = DataLakeCatalog('{self._catalog}')"
-                f" SETTINGS catalog_type = 'rest', warehouse = '{warehouse}', vended_credentials = 0"
+                f" SETTINGS catalog_type = 'rest', warehouse = '{warehouse}', vended_credentials = 0{self._more}"
             )
             self._opened[warehouse] = name
         return self._opened[warehouse]
@@ -133,29 +135,29 @@ class ClickHouse:
         self._process.close()
 
 
-def pyiceberg(catalog: str) -> Read:
-    """PyIceberg, which plans and reads by Arrow."""
+def pyiceberg(catalog: str, **properties: str) -> Read:
+    """PyIceberg, which plans and reads by Arrow. `properties` are more of its catalog, such as the store's address."""
 
     def read(warehouse: str, table: str) -> Sums:
-        found = load_catalog("reader", type="rest", uri=catalog, warehouse=warehouse).load_table(table)
+        found = load_catalog("reader", type="rest", uri=catalog, warehouse=warehouse, **properties).load_table(table)
         return Sums.of_arrow(found.scan(selected_fields=("id", "v")).to_arrow())
 
     return read
 
 
-def polars(catalog: str) -> Read:
+def polars(catalog: str, **properties: str) -> Read:
     """Polars, which reads by itself what PyIceberg plans, and by PyIceberg what it cannot."""
     os.environ.setdefault("POLARS_ICEBERG_PLANNER", "pyiceberg")
 
     def read(warehouse: str, table: str) -> Sums:
-        found = load_catalog("reader", type="rest", uri=catalog, warehouse=warehouse).load_table(table)
+        found = load_catalog("reader", type="rest", uri=catalog, warehouse=warehouse, **properties).load_table(table)
         rows = pl.scan_iceberg(found).select("id", "v").collect()
         return Sums.of_arrow(rows.to_arrow())
 
     return read
 
 
-def spark(session: SparkSession, catalog: str) -> Read:
+def spark(session: SparkSession, catalog: str, **properties: str) -> Read:
     """Spark with a catalog for each warehouse, as a shell has it that knows nothing of us."""
     names: dict[str, str] = {}
 
@@ -164,6 +166,7 @@ def spark(session: SparkSession, catalog: str) -> Read:
             names[warehouse] = f"engine{len(names)}"
             key = f"spark.sql.catalog.{names[warehouse]}"
             conf = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "rest", ".uri": catalog}
+            conf |= {f".{name}": value for name, value in properties.items()}
             for name, value in {**conf, ".warehouse": warehouse, ".cache-enabled": "false"}.items():
                 session.conf.set(key + name, value)
         return Sums.of_row(session.sql(f"SELECT {SUMS} FROM {names[warehouse]}.{table}").collect()[0])

@@ -38,6 +38,12 @@ _TESTS = (
 )
 _CORE = (f"org.apache.iceberg:iceberg-core:{VERSION}",)
 """Fetched apart: of two files of one module, Ivy keeps one."""
+_STORES = (
+    f"org.apache.iceberg:iceberg-aws:{VERSION}",
+    f"org.apache.iceberg:iceberg-aws-bundle:{VERSION}",
+    "dev.failsafe:failsafe:3.3.2",
+)
+"""What opens files in S3. Ivy took the dependencies of `iceberg-aws` for minutes; of them it loads one."""
 START_SECONDS = 60.0
 
 
@@ -54,8 +60,9 @@ class Outside(Protocol):
 class RestServer:
     """Iceberg's REST server over a file of SQLite. A context manager."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, **properties: str) -> None:
+        """`properties` are those of its catalog, such as the address of a store; with some it opens files in S3."""
+        self._folder, self._properties = folder, properties
         (self.port,) = free_ports(1)
         self.proxy = LossyProxy(self.port)
         self.start()
@@ -63,12 +70,16 @@ class RestServer:
     def start(self) -> None:
         """Start it, on the entries that are there."""
         core, tests = fetch("iceberg-core", VERSION, _CORE, transitive=False), fetch("iceberg-rest", VERSION, _TESTS)
-        command = [java(), "-Xmx512m", *SHORT_LIVED, "-cp", f"{core}/*:{tests}/*"]
+        path = f"{core}/*:{tests}/*"
+        if self._properties:
+            path += f":{fetch('iceberg-aws', VERSION, _STORES, transitive=False)}/*"
+        command = [java(), "-Xmx512m", *SHORT_LIVED, "-cp", path]
         variables = {
             **os.environ,
             "CATALOG_REST_PORT": str(self.port),
             "CATALOG_WAREHOUSE": (self._folder / "unused").as_uri(),
             "CATALOG_URI": f"jdbc:sqlite:{self._folder / 'entries.db'}",
+            **{f"CATALOG_{_variable(name)}": value for name, value in self._properties.items()},
         }
         with (self._folder / "rest.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -106,16 +117,24 @@ class RestServer:
         self.proxy.close()
 
 
+def _variable(name: str) -> str:
+    """A property's name as the server has it in the environment."""
+    return name.upper().replace("-", "__").replace(".", "_")
+
+
 class DatabaseCatalog:
     """PyIceberg's catalog in a PostgreSQL server."""
 
-    def __init__(self, postgres: Postgres) -> None:
+    def __init__(self, postgres: Postgres, **properties: str) -> None:
+        """`properties` are more settings of PyIceberg, such as the address of a store."""
+        self._properties = properties
         self._opened: Catalog | None = None
         self._uri = f"postgresql://{USER}@127.0.0.1:{postgres.port}/shop"
 
     def settings(self) -> CatalogSettings:
         """A server's settings for it."""
-        return CatalogSettings(kind="sql", name="prod", uri=self._uri, check_seconds=3600)
+        given = tuple(f"{name}={value}" for name, value in self._properties.items())
+        return CatalogSettings(kind="sql", name="prod", uri=self._uri, check_seconds=3600, options=given)
 
     def catalog(self) -> Catalog:
         """PyIceberg's view of it."""
@@ -130,7 +149,7 @@ class DatabaseCatalog:
 
     def _open(self) -> Catalog:
         uri = self._uri.replace("postgresql://", "postgresql+psycopg://")
-        return load_catalog("prod", type="sql", uri=uri)
+        return load_catalog("prod", type="sql", uri=uri, **self._properties)
 
 
 class LossyProxy:

@@ -99,7 +99,9 @@ TABLES = st.builds(
     st.sampled_from(["allow", "ignore", "refuse"]),
 )
 POINTERS = st.builds(Pointer, NAMES, NAMES)
-TIERS = st.builds(TierRecord, SUMS, tuples(COUNTS), tuples(SUMS), COUNTS, COUNTS, st.none() | COUNTS, SMALL)
+TIERS = st.builds(
+    TierRecord, SUMS, tuples(COUNTS), tuples(SUMS), COUNTS, COUNTS, st.none() | COUNTS, SMALL, st.booleans()
+)
 STEPS = st.one_of(
     st.builds(SetPointer, NAMES, NAMES, st.none() | NAMES, POINTERS, tuples(TIERS), tuples(COUNTS)),
     st.builds(DropPointer, NAMES, NAMES),

@@ -24,6 +24,7 @@ from lakestore.union.lake_snapshot import FileList, PlannedFile, recast
 from lakestore.union.plan import TableScan
 from lakestore_tiering import manifest_files
 from lakestore_tiering.iceberg_java import Iceberg
+from lakestore_tiering.live_files import FORMAT
 
 PIECE_BYTES = 256 << 20
 """Bytes of rows in memory from which a new file is begun."""
@@ -39,7 +40,7 @@ def adopted(lake: Iceberg, table: Table, snapshot_id: int) -> frozenset[str]:
         _, known = entries.ends
         for place in places[~known[places]].tolist():
             file = entries.read(place).file
-            if size < RUN_BYTES and adopted_rows.is_adopted(file.path):
+            if size < RUN_BYTES and file.format == FORMAT and adopted_rows.is_adopted(file.path):
                 found.add(file.path)
                 size += file.bytes
     return frozenset(found)

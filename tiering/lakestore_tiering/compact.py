@@ -274,7 +274,9 @@ def _land(tools: Round, started: Fork) -> CompactionResult | None:
     tools.crash("compact-before-landing")
     took = max(snapshot.timestampMillis() / 1_000 - started.began, 0.0)
     swap = _Swap(started.branch, int(snapshot.snapshotId()), old, new, _outdated(old, live), deletes, took)
-    after = replace(record, epoch=tools.epoch(), tier_from=record.tier_point)
+    is_numbered = started.scan.table.lake.adopted and live.is_numbered(changes.removed)
+    numbered_on = base if is_numbered else None
+    after = replace(record, epoch=tools.epoch(), tier_from=record.tier_point, numbered_on=numbered_on)
     staged = lake.own_manifests(snapshot)
     try:
         landed = lake.retry(lambda: _landed(lake, after, base, swap))

@@ -146,6 +146,7 @@ def _landed(
         live_sum=sums_after(record.live_sum, born, died),
         lsn=cut.lsn,
         schema_id=scan.table.schema_id,
+        numbered_on=base if scan.table.lake.adopted and main.is_numbered() else None,
     )
     tools.crash("before-commit")
     try:

@@ -179,6 +179,12 @@ class MainFiles:
         """The data files whose bounds allow one of these rows."""
         return self._objects(np.array(RowSearch(keys).files(self._bounds), np.int64))
 
+    def is_numbered(self, besides: Sequence[str] = ()) -> bool:
+        """True if every data file besides these has columns for row numbers. Adopted files have no bounds of them."""
+        gone = np.array([path_hash(path.encode()) for path in besides], np.int64)
+        parts = ((each.entries, each.entries.ends[1]) for each in self.data)
+        return all(bool(np.all(known) or np.all(known | np.isin(each.path_hashes, gone))) for each, known in parts)
+
     def at_paths(self, paths: Sequence[str]) -> list[LakeFile] | None:
         """The data files with these paths; None if main lacks one."""
         order, hashes = self._by_hash

@@ -29,6 +29,7 @@ PIN_PREFIX = "lakestore-pin-"
 TIER_POINT, TIER_FROM = "lakestore.tier-point", "lakestore.tier-from"
 EPOCH, LSN, LIVE_SUM = "lakestore.epoch", "lakestore.lsn", "lakestore.live-sum"
 SCHEMA_ID = "lakestore.schema-id"
+NUMBERED_ON = "lakestore.numbered-on"
 SOURCE = "source-snapshot-id"
 """Iceberg's key for the snapshot from which a landing took its files."""
 _TIER_OPERATIONS = ("append", "overwrite", "delete")
@@ -187,15 +188,17 @@ def _record(
     if _is_tier(snapshot) and operation in _TIER_OPERATIONS:
         return _tier_record(table, snapshot, current, known)
     if operation == "replace" and below is not None and current is not None:
-        if table.lake.adopted and not _is_tier(snapshot):
+        if table.lake.adopted and not current.is_numbered and not _is_tier(snapshot):
             _check_numbers_stay(table, snapshot)
         live = current.live_rows if current.live_rows is not None else known.live_rows_at(current.tier_point)
         if table.lake.committers == OURS_ONLY and not _is_tier(snapshot):
             raise Forbidden(f"a rewrite of {table.name} has no tier point, and lake.committers is {OURS_ONLY}")
         _check_kept(table, new, (below, snapshot), live)
-        if _is_tier(snapshot):
-            _check_stands(table, _tier_record(table, snapshot, current, known), current)
-        return replace(current, snapshot_id=snapshot["snapshot-id"])
+        if not _is_tier(snapshot):
+            return replace(current, snapshot_id=snapshot["snapshot-id"])
+        own = _tier_record(table, snapshot, current, known)
+        _check_stands(table, own, current)
+        return replace(current, snapshot_id=own.snapshot_id, is_numbered=own.is_numbered)
     raise Forbidden(foreign_commits.row_sentence(table, snapshot))
 
 
@@ -205,7 +208,8 @@ def _check_numbers_stay(table: Table, snapshot: Json) -> None:
     if any(str(summary.get(key, "0")) != "0" for key in ("added-data-files", "deleted-data-files")):
         raise Forbidden(
             f"data files of {table.name} were adopted and have no columns for row numbers, so another engine cannot"
-            " rewrite them: leave compaction to `lakestore tier`; manifests and position deletes may be rewritten"
+            " rewrite them until `lakestore tier` has compacted the last one; manifests and position deletes may be"
+            " rewritten"
         )
 
 
@@ -244,7 +248,17 @@ def _tier_record(table: Table, snapshot: Json, current: TierRecord | None, known
         )
     if schema_id not in known.versions or (current is not None and schema_id < current.schema_id):
         raise Forbidden(f"a tier commit to {table.name} is of version {schema_id} of its schema, which is not known")
-    return TierRecord(snapshot["snapshot-id"], point, sums, lsn, known.epoch, known.live_rows_at(point), schema_id)
+    numbered = is_numbered(snapshot, current)
+    live = known.live_rows_at(point)
+    return TierRecord(snapshot["snapshot-id"], point, sums, lsn, known.epoch, live, schema_id, numbered)
+
+
+def is_numbered(snapshot: Json, below: TierRecord | None) -> bool:
+    """Whether no adopted file is left behind one of our commits. It says so itself, for the snapshot that it was made
+    on; and a commit adds none."""
+    on = snapshot["summary"].get(NUMBERED_ON)
+    said = on is not None and on == str(snapshot.get("parent-snapshot-id"))
+    return said or (below is not None and below.is_numbered)
 
 
 def _check_stands(table: Table, record: TierRecord, current: TierRecord) -> None:

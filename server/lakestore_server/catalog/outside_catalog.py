@@ -26,6 +26,7 @@ from lakestore_server.catalog import metadata, our_tables
 from lakestore_server.catalog.errors import AlreadyExists, Forbidden, NoSuchTable
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.host.clock import Clock
+from lakestore_server.journals import store_errors
 
 KINDS = ("rest", "sql", "hive", "glue")
 REQUEST_SECONDS = 30.0
@@ -225,7 +226,18 @@ def _database(uri: str) -> str:
     return f"{base}?{'&'.join([*([query] if query else []), *lacks])}"
 
 
+def store_properties(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """PyIceberg's names for the address and region of the store that the server's variables name. PyIceberg finds keys
+    by itself."""
+    region = next((environment[name] for name in store_errors.REGIONS if environment.get(name)), "")
+    made = {"s3.region": region} if region else {}
+    if endpoint := store_errors.environment_endpoint(environment):
+        made["s3.endpoint"] = endpoint
+    return made
+
+
 def _opened(settings: OutsideSettings, properties: Mapping[str, str]) -> Any:
+    properties = {**store_properties(), **properties}
     with needs_extra("catalogs", f"catalog {settings.name}"):
         from pyiceberg.catalog import load_catalog
         from pyiceberg.catalog.rest import RestCatalog

@@ -51,7 +51,7 @@ def _records(path: list[Json], known: Mapping[int, TierRecord]) -> dict[int, Tie
     below: TierRecord | None = None
     for snapshot in reversed(path):
         summary, number = snapshot.get("summary") or {}, _id(snapshot)
-        own = known.get(number) or _said(number, summary)
+        own = known.get(number) or _said(snapshot, below)
         inherited = replace(below, snapshot_id=number) if below and summary.get("operation") == "replace" else None
         below = own or inherited
         if below is not None:
@@ -59,8 +59,9 @@ def _records(path: list[Json], known: Mapping[int, TierRecord]) -> dict[int, Tie
     return found
 
 
-def _said(number: int, summary: Json) -> TierRecord | None:
+def _said(snapshot: Json, below: TierRecord | None) -> TierRecord | None:
     """The record in a snapshot's own summary, not yet compared with the log."""
+    summary = snapshot.get("summary") or {}
     try:
         point, sums = (
             tuple(int(text) for text in json.loads(summary[key])) for key in (gate.TIER_POINT, gate.LIVE_SUM)
@@ -68,7 +69,7 @@ def _said(number: int, summary: Json) -> TierRecord | None:
         lsn, epoch, schema_id = (int(summary[key]) for key in (gate.LSN, gate.EPOCH, gate.SCHEMA_ID))
     except (KeyError, TypeError, ValueError):
         return None
-    return TierRecord(number, point, sums, lsn, epoch, None, schema_id)
+    return TierRecord(_id(snapshot), point, sums, lsn, epoch, None, schema_id, gate.is_numbered(snapshot, below))
 
 
 def _set_back(doc: Json, location: str, kept: list[Json], now_ms: int) -> Json:

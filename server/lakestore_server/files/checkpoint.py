@@ -201,13 +201,13 @@ def producer_change_of(data: Sequence[Any]) -> ProducerChange:
 def tier_list(record: TierRecord) -> list[Any]:
     """The stored form of a tier record. Sums are texts, because JSON numbers are exact only up to 2^53."""
     sums = [str(value) for value in record.live_sums]
-    known = [record.live_rows, record.schema_id]
+    known = [record.live_rows, record.schema_id, *([True] if record.is_numbered else [])]
     return [record.snapshot_id, list(record.tier_point), sums, record.lsn, record.epoch, *known]
 
 
 def tier_of(data: list[Any]) -> TierRecord:
     """Decodes `tier_list`."""
-    versions.checked_entry(data, 7, "a tier record")
+    versions.checked_entry(data, 8, "a tier record")
     return TierRecord(data[0], tuple(data[1]), tuple(int(value) for value in data[2]), *data[3:])
 
 

@@ -56,6 +56,8 @@ class TierRecord:
     """Live rows at the tier point; None in older records."""
     schema_id: int = 0
     """The snapshot's version of the table's definition."""
+    is_numbered: bool = False
+    """True if a table that was adopted has no data file without columns for row numbers in this snapshot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,6 +267,29 @@ def test_a_log_table_keeps_its_rows_and_the_order_of_a_bucket(served: Served, bu
     assert sorted(row["v"] for row in changes) == sorted(row[1] for row in rows_of(table)), "without the old table too"
 
 
+def test_a_log_table_without_a_bucket_key_moves_each_bucket_whole(served: Served) -> None:
+    served.lake.create_table("shop.log", SCHEMA, buckets=4)
+    table = served.lake.table("shop.log")
+    for start in range(0, 400, 40):  # the bucket follows from the producer's name
+        with table.writer(producer=f"p{start // 40}") as writer:
+            writer.append([{"k": v, "v": v, "s": "x"} for v in range(start, start + 40)])
+
+    def layout() -> dict[int, list[int]]:
+        rows = table.scan(columns=["v", "__bucket", "__offset"]).to_arrow().to_pylist()
+        rows.sort(key=lambda row: (row["__bucket"], row["__offset"]))
+        return {b: [row["v"] for row in rows if row["__bucket"] == b] for b in range(4)}
+
+    before = layout()
+    assert sum(map(bool, before.values())) > 1, "rows in several buckets"
+    uuid = uuid_of(served, "shop.log")
+    table.rescale(3, wait=False)
+    finish(served, uuid)
+    after = layout()
+    for bucket, rows in before.items():
+        moved = set(rows)
+        assert [v for v in after[bucket % 3] if v in moved] == rows, "the rows of a bucket keep their order"
+
+
 def test_positions_of_before_expire_with_the_old_table(served: Served) -> None:
     table = served.lake.create_table("shop.a", SCHEMA, primary_key=["k"], buckets=2)
     token = table.upsert([{"k": 1, "v": 1, "s": "a"}])

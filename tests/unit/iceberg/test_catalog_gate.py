@@ -9,10 +9,11 @@ import pytest
 
 from lakestore.errors import Conflict, Fenced
 from lakestore.model.table import Table
-from lakestore_server.catalog import our_tables
+from lakestore_server.catalog import gate, our_tables, rewind
 from lakestore_server.catalog.contents import Name
 from lakestore_server.catalog.errors import Forbidden
 from lakestore_server.catalog.schemas import Json
+from lakestore_server.state.catalog_change import TierRecord
 from tests.support.catalogs import World, set_ref, snapshot, tier, world
 
 
@@ -45,6 +46,23 @@ def test_a_tier_commit_is_recorded_with_its_pointer(lake: World) -> None:
     assert (record.tier_point, record.live_sums, record.lsn, record.epoch) == ((5, 5), (7, 8), 3, 1)
     lake.commit("own", *tier(2, 1, (5, 5), (6, 6)))
     assert set(lake.ledger.tier_records(own_of(lake).uuid)) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("said", "below", "result"),
+    [("1", False, True), ("1", True, True), ("2", False, False), ("2", True, True), (None, True, True)],
+)
+def test_no_adopted_file_is_left_if_the_commit_says_so_of_its_parent(
+    said: str | None, below: bool, result: bool
+) -> None:
+    """The same from the summaries alone, after a restore."""
+    first = tier(1, None, (0, 0), (5, 5))[0]["snapshot"]
+    later = tier(2, 1, (5, 5), (6, 6))[0]["snapshot"]
+    if said is not None:
+        later["summary"][gate.NUMBERED_ON] = said
+    record = TierRecord(1, (5, 5), (7, 8), 3, 1, is_numbered=below)
+    assert gate.is_numbered(later, record) is result
+    assert rewind._records([later, first], {1: record})[2].is_numbered is result
 
 
 @pytest.mark.parametrize(
