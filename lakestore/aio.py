@@ -29,6 +29,7 @@ from lakestore.client.writer import Writer as SyncWriter
 from lakestore.errors import StreamEnded
 from lakestore.evolution import Step
 from lakestore.model.times import At
+from lakestore.union.difference import Difference
 from lakestore.union.scan import Scan as SyncScan
 from lakestore.union.sql import Params, SqlResult
 
@@ -218,6 +219,22 @@ class Table:
     async def stop_rescale(self) -> None:
         """Stop the running rescale and remove its copy."""
         await self._bridge.run(self.sync.stop_rescale)
+
+    async def replay(self, into: str, **options: Any) -> Table:
+        """Fill a branch, a table of the name `into` with the rows of this one; returns its handle."""
+        return Table(self._bridge, await self._bridge.run(self.sync.replay, into, **options))
+
+    async def replay_difference(self, *, sample: int = 10) -> Difference:
+        """The rows that a swap of the branch would change, remove and add."""
+        return await self._bridge.run(self.sync.replay_difference, sample=sample)
+
+    async def swap_replay(self, reviewed: str | None = None) -> str:
+        """Put the branch into the place of this table, in one commit; returns the commit's token."""
+        return await self._bridge.run(self.sync.swap_replay, reviewed)
+
+    async def drop_replay(self) -> None:
+        """Remove the branch of this table."""
+        await self._bridge.run(self.sync.drop_replay)
 
     async def rename(self, name: str) -> Self:
         """Rename the table; this handle has the new name."""

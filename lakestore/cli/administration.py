@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +17,7 @@ from lakestore.model.outside_values import shown_name
 if TYPE_CHECKING:
     from lakestore.client.administration import DeleteProgress, RescaleProgress
     from lakestore.client.lake import Lake
+    from lakestore.client.table import Table
 
 _LAKE = (
     "freshness",
@@ -238,6 +239,94 @@ def rescale(table: str, buckets: int | None, abort: bool, no_wait: bool, server:
     _said(done, sentence, as_json=as_json)
 
 
+def _branch(held: Table, into: str, at: str | None, buckets: int, *, no_wait: bool, as_json: bool) -> None:
+    """Begin a branch, and wait until it is filled."""
+    progress = Progress("branch")
+    held.replay(
+        into,
+        at=at,
+        buckets=buckets,
+        wait=not no_wait,
+        on_progress=lambda now: progress.add(now.done - progress.rows),
+    )
+    done = {"table": held.name, "branch": into, "at": at, "filled": not no_wait}
+    follows = f"has the rows of {at}" if at else "follows it"
+    state = f"has begun: see `lakestore status {held.name}`" if no_wait else f"is filled and {follows}"
+    _said(done, f"branch {into} of table {held.name} {state}", as_json=as_json)
+
+
+def _difference(held: Table, sample: int, *, as_json: bool) -> None:
+    """Print what a swap would change."""
+    told = held.replay_difference(sample=sample)
+    if as_json:
+        emit_json(asdict(told))
+        return
+    emit_text(
+        f"a swap changes {rows_text(told.changed)} of table {told.table}, removes {told.removed:,} and adds"
+        f" {told.added:,}; {told.same:,} are the same in branch {told.branch}"
+    )
+    for pair in told.sample:
+        emit_text(f"- {shown_row(pair.table)}\n+ {shown_row(pair.branch)}")
+    emit_text(f"swap it with: lakestore replay {told.table} --swap --reviewed {told.token}")
+
+
+def shown_row(row: dict[str, Any] | None) -> str:
+    """A row in one line."""
+    return "no row" if row is None else ", ".join(f"{name}={value!r}" for name, value in row.items())
+
+
+@click.command()
+@click.argument("table")
+@click.option("--into", metavar="NAME", help="Fill a branch of this name.")
+@click.option("--at", metavar="POSITION", help="Fill it with the rows at a token or time; else it follows TABLE.")
+@click.option("--buckets", type=click.IntRange(min=1), help="Buckets of the branch; as TABLE unless given.")
+@click.option("--no-wait", is_flag=True, help="Return once the branch has begun.")
+@click.option("--diff", is_flag=True, help="Print how many rows a swap changes, removes and adds, and some of them.")
+@click.option("--sample", type=click.IntRange(0), default=10, show_default=True, help="Rows of each kind for --diff.")
+@click.option("--swap", is_flag=True, help="Put the branch into the place of TABLE.")
+@click.option("--reviewed", metavar="TOKEN", help="Swap only if nothing was written since the --diff of this token.")
+@click.option("--drop", is_flag=True, help="Remove the branch.")
+@server_option
+@json_option
+def replay(
+    table: str,
+    into: str | None,
+    at: str | None,
+    buckets: int | None,
+    no_wait: bool,
+    diff: bool,
+    sample: int,
+    swap: bool,
+    reviewed: str | None,
+    drop: bool,
+    server: str,
+    as_json: bool,
+) -> None:
+    """Fill a branch of TABLE, compare it with TABLE, and swap it into its place.
+
+    A branch is a table with the rows of TABLE at a position, or one that follows TABLE. Correct rows in it, look at the
+    difference, and swap it in one commit.
+    """
+    if [into is not None, diff, swap, drop].count(True) != 1:
+        raise Invalid("name one of --into NAME, --diff, --swap and --drop")
+    if into is None and (at is not None or buckets is not None or no_wait):
+        raise Invalid("--at, --buckets and --no-wait go with --into")
+    if reviewed is not None and not swap:
+        raise Invalid("--reviewed goes with --swap")
+    with open_lake(server) as lake:
+        held = lake.table(table)
+        if into is not None:
+            _branch(held, into, at, buckets or 0, no_wait=no_wait, as_json=as_json)
+        elif diff:
+            _difference(held, sample, as_json=as_json)
+        elif swap:
+            token = held.swap_replay(reviewed)
+            _said({"table": table, "token": token}, f"table {table} has the rows of its branch now", as_json=as_json)
+        else:
+            held.drop_replay()
+            _said({"table": table, "dropped": True}, f"the branch of table {table} is removed", as_json=as_json)
+
+
 @click.command()
 @click.argument("table")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
@@ -366,4 +455,4 @@ def databases(created: str | None, dropped: str | None, server: str, as_json: bo
     emit(rows, as_json=as_json, empty="no databases yet")
 
 
-COMMANDS = (create, drop, undrop, rename, rescale, truncate, delete, alter, databases)
+COMMANDS = (create, drop, undrop, rename, rescale, replay, truncate, delete, alter, databases)

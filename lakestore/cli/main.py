@@ -151,6 +151,7 @@ COMMANDS = {
     "rename": ("administration", "Rename TABLE to NEW_NAME, also into another database."),
     "replicas": ("tables", "Show the servers that share the journal."),
     "rescale": ("administration", "Give TABLE another number of buckets while reads and writes go on."),
+    "replay": ("administration", "Fill a branch of TABLE, compare it with TABLE, and swap it into its place."),
     "restore": (
         "backup",
         "Create a data folder from the backup SRC after checking every byte; no server is needed.",

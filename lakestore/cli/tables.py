@@ -125,6 +125,15 @@ def _keyed(table: Table) -> dict[str, str]:
     return lines
 
 
+def _copy_text(name: str, copy: dict[str, Any]) -> str:
+    """The progress of a rescale or of a branch."""
+    what = f"has the branch {copy['copy']}" if copy["kind"] else f"is being rescaled to {copy['buckets']} buckets"
+    return (
+        f"\nTable {name} {what}: {copy['done']:,} of {copy['offsets']:,} offsets are in its copy;"
+        f" it waits for: {copy['waits']}"
+    )
+
+
 @click.command()
 @click.argument("table", required=False)
 @server_option
@@ -147,11 +156,7 @@ def status(table: str | None, server: str, as_json: bool) -> None:
         if part.get("lake_ahead"):
             emit_text(f"\n{part['lake_ahead']}")
         if rescale := part.get("rescale"):
-            emit_text(
-                f"\nTable {part['name']} is being rescaled to {rescale['buckets']} buckets:"
-                f" {rescale['done']:,} of {rescale['offsets']:,} offsets are in its copy;"
-                f" it waits for: {rescale['waits']}"
-            )
+            emit_text(_copy_text(part["name"], rescale))
         if part.get("tier_failures"):
             emit_text(
                 f"\nTable {part['name']} is not tiered, {part['tier_failures']} rounds in a row failed:"

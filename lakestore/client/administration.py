@@ -1,4 +1,4 @@
-"""Administration of whole tables: alter, rename, rescale, truncate, delete by a condition, drop and undrop."""
+"""Administration of whole tables: alter, rename, rescale, replay, truncate, delete by a condition, drop and undrop."""
 
 from __future__ import annotations
 
@@ -161,7 +161,10 @@ class RescaleProgress:
     offsets: int
     """Offsets of the table; it grows with every write."""
     waits: str
-    """The reason why it has not swapped: `rows`, `lake` (the next round of the tierer), `subscription`, or an error."""
+    """The reason why it has not swapped: `rows`, `lake` (the next round of the tierer), `subscription`, `user` (a
+    branch that is filled), or an error."""
+    kind: str
+    """Empty for a rescale, `branch` for a branch that follows the table, `at` for a branch of one position."""
 
 
 def rescale_progress(connection: Connection, definition: Table) -> RescaleProgress | None:
@@ -193,6 +196,44 @@ def await_rescale(connection: Connection, definition: Table, buckets: int, on_pr
             f" it has {made.buckets} buckets"
         )
     return made
+
+
+def begin_replay(connection: Connection, definition: Table, into: str, at: str, buckets: int) -> None:
+    """Begin a branch of a table."""
+    request = pb.ReplayTableRequest(
+        table=definition.name, table_uuid=definition.uuid, into=into, at=at, buckets=buckets
+    )
+    connection.transport.replay_table(request)
+
+
+def await_branch(connection: Connection, definition: Table, branch: str, on_progress: OnRescale | None) -> None:
+    """Wait until a branch is filled. `Conflict` if it was removed."""
+    while True:
+        running = rescale_progress(connection, definition)
+        if running is None or running.copy != branch:
+            raise Conflict(f"branch {branch} of table {definition.name} was removed, or swapped, before it was filled")
+        if on_progress is not None:
+            on_progress(running)
+        if running.waits == "user":
+            return
+        time.sleep(RESCALE_POLL_SECONDS)
+
+
+def swap_replay(connection: Connection, definition: Table, reviewed: str) -> str:
+    """Put the branch into the place of its table; returns the position of the swap."""
+    step = pb.ReplayTableRequest.SWAP
+    request = pb.ReplayTableRequest(table=definition.name, table_uuid=definition.uuid, step=step, reviewed=reviewed)
+    answer = connection.transport.replay_table(request)
+    connection.forget_definitions([definition.name, answer.branch])
+    return connection.remember(answer.token)
+
+
+def drop_replay(connection: Connection, definition: Table) -> None:
+    """Remove the branch of a table."""
+    step = pb.ReplayTableRequest.DROP
+    request = pb.ReplayTableRequest(table=definition.name, table_uuid=definition.uuid, step=step)
+    answer = connection.transport.replay_table(request)
+    connection.forget_definitions([answer.branch])
 
 
 def truncate_table(connection: Connection, definition: Table, *, check_only: bool) -> Truncated:

@@ -18,12 +18,13 @@ from lakestore.client.group_commit import Write
 from lakestore.client.producer import Producer
 from lakestore.client.snapshot import requirement
 from lakestore.client.writer import Keep, Writer, change_to
-from lakestore.errors import Invalid, LakestoreError
+from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound
 from lakestore.evolution import Step
 from lakestore.model.alteration import Freshness, Through
 from lakestore.model.table import Table as Definition
 from lakestore.model.times import At, position_text
 from lakestore.rows import user
+from lakestore.union.difference import Difference, difference
 from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -142,6 +143,53 @@ class Table:
     def stop_rescale(self) -> None:
         """Stop the running rescale and remove its copy. The table stays as it is."""
         administration.stop_rescale(self._connection, self.definition)
+
+    def replay(
+        self,
+        into: str,
+        *,
+        at: At | None = None,
+        buckets: int = 0,
+        wait: bool = True,
+        on_progress: administration.OnRescale | None = None,
+    ) -> Table:
+        """Fill a branch: a table of the name `into` with the rows of this one. Returns the branch's handle.
+
+        With `at`, a token or time, the branch has the rows of that cut. Without it, the branch follows this table.
+        Rows can be written to the branch once it is filled; `replay_difference` compares, `swap_replay` puts the branch
+        into this table's place, `drop_replay` removes it. With `wait=False` the call returns once the branch has begun.
+        """
+        connection = self._connection
+        administration.begin_replay(connection, self.definition, into, "" if at is None else position_text(at), buckets)
+        if wait:
+            administration.await_branch(connection, self.definition, into, on_progress)
+        made = connection.transport.get_table(pb.TableRequest(table=into))
+        return Table(connection, Definition.from_json(made.definition))
+
+    def replay_difference(self, *, sample: int = 10) -> Difference:
+        """The rows that a swap of the branch would change, remove and add, with up to `sample` rows of each kind."""
+        progress = self.rescale_progress
+        if progress is None or not progress.kind:
+            raise NotFound(f"table {self.name} has no branch: replay(into=...) makes one")
+        if progress.waits != "user":
+            raise Conflict(f"branch {progress.copy} of table {self.name} is not filled yet: try again")
+        return difference(self._connection.transport, self.name, progress.copy, sample=sample)
+
+    def swap_replay(self, reviewed: str | None = None) -> str:
+        """Put the branch into the place of this table, in one commit. Returns the commit's token.
+
+        `reviewed` is the token of a `replay_difference`: if table or branch were written since, the swap raises
+        `Conflict`. A branch made with `at=` needs it. Reads at tokens from before the swap get the old rows until the
+        drop grace of the old table is over. Change streams from before the swap get `PositionExpired`.
+        """
+        token = administration.swap_replay(self._connection, self.definition, reviewed or "")
+        made = self._connection.transport.get_table(pb.TableRequest(table=self.name))
+        self.definition = Definition.from_json(made.definition)
+        return token
+
+    def drop_replay(self) -> None:
+        """Remove the branch of this table."""
+        administration.drop_replay(self._connection, self.definition)
 
     def rename(self, name: str) -> Self:
         """Give the table another name, also in another database. This handle then has the new name.

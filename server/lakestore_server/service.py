@@ -67,6 +67,7 @@ class Verbs(TypedDict):
     RenameTable: Callable[[pb.RenameTableRequest], pb.TableInfo]
     TruncateTable: Callable[[pb.TruncateTableRequest], pb.TruncateTableAnswer]
     RescaleTable: Callable[[pb.RescaleTableRequest], pb.RescaleTableAnswer]
+    ReplayTable: Callable[[pb.ReplayTableRequest], pb.ReplayTableAnswer]
     AdoptTable: Callable[[pb.AdoptTableRequest], pb.AdoptTableAnswer]
     ReleaseTable: Callable[[pb.ReleaseTableRequest], pb.ReleaseTableAnswer]
     UndropTable: Callable[[pb.UndropTableRequest], pb.TableInfo]
@@ -148,6 +149,7 @@ def _verbs(parts: _Parts) -> Verbs:
         "RenameTable": parts.tables.rename_table,
         "TruncateTable": parts.truncations.truncate,
         "RescaleTable": parts.rescales.rescale,
+        "ReplayTable": parts.rescales.replay,
         "AdoptTable": parts.adoptions.adopt_table,
         "ReleaseTable": parts.adoptions.release_table,
         "UndropTable": parts.droppings.undrop_table,
@@ -241,7 +243,7 @@ class Service:
             Droppings(engine, catalog, dropped.wake),
             Truncations(engine, catalog, leases, upkeep.checkpointer.wake),
             Adoptions(engine, catalog, dropped.wake),
-            Rescales(engine, catalog, rescales.wake, dropped.wake),
+            Rescales(engine, catalog, rescales, dropped.wake),
             ConditionalDeletes(engine, clock),
             Databases(engine),
             producers,

@@ -152,6 +152,7 @@ ON_ORDERS: dict[str, tuple[Any, set[str]]] = {
     "AdoptTable": (pb.AdoptTableRequest(source="shop.orders", table="shop.orders"), {"admin"}),
     "ReleaseTable": (pb.ReleaseTableRequest(table="shop.orders"), {"admin"}),
     "RescaleTable": (pb.RescaleTableRequest(table="shop.orders"), {"admin"}),
+    "ReplayTable": (pb.ReplayTableRequest(table="shop.orders"), {"admin"}),
     "UndropTable": (pb.UndropTableRequest(table="shop.orders"), {"admin"}),
     "DeleteWhere": (pb.DeleteWhereRequest(table="shop.orders"), {"admin"}),
     "AlterTable": (pb.AlterTableRequest(table="shop.orders"), {"admin"}),
@@ -240,6 +241,13 @@ def test_a_rename_and_an_undrop_take_the_right_on_both_names() -> None:
         assert may(row, who, kind(table="shop.orders", new_name="shop.old")), name
         assert not may(row, who, kind(table="shop.orders", new_name="web.orders")), name
         assert not may(row, who, kind(table="web.orders", new_name="shop.orders")), name
+
+
+def test_a_branch_takes_the_right_on_both_names() -> None:
+    who, row = principal("admin", "shop.*"), RPCS[rpc.METHODS["ReplayTable"].path]
+    assert may(row, who, pb.ReplayTableRequest(table="shop.orders", into="shop.fixed"))
+    for table, into in (("shop.orders", "web.fixed"), ("web.orders", "shop.fixed")):
+        assert not may(row, who, pb.ReplayTableRequest(table=table, into=into))
 
 
 def test_an_adoption_and_a_release_take_the_right_on_both_names() -> None:

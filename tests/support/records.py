@@ -41,7 +41,7 @@ from lakestore_server.state.commit_record import (
 )
 from lakestore_server.state.producers import FrozenProducers, ProducerState
 from lakestore_server.state.registers import Register
-from lakestore_server.state.rescale import FormerTable, Rescale, RescaleEnd, Swap
+from lakestore_server.state.rescale import CopyKind, FormerTable, Rescale, RescaleEnd, Swap
 from lakestore_server.state.state import Origin
 from lakestore_server.state.subscription import (
     Mark,
@@ -132,8 +132,8 @@ REGISTERS = st.one_of(
     st.builds(RegistersMove, tuples(NAMES), tuples(NAMES), COUNTS),
     st.builds(RegistersDrop, tuples(NAMES)),
 )
-RESCALES = st.builds(Rescale, NAMES, NAMES, tuples(COUNTS), tuples(COUNTS))
-FORMER = tuples(st.builds(FormerTable, NAMES, COUNTS, COUNTS))
+RESCALES = st.builds(Rescale, NAMES, NAMES, tuples(COUNTS), tuples(COUNTS), st.sampled_from(CopyKind))
+FORMER = tuples(st.builds(FormerTable, NAMES, COUNTS, COUNTS, st.booleans()))
 RECORDS = st.builds(
     CommitRecord,
     COUNTS,
@@ -153,7 +153,7 @@ RECORDS = st.builds(
     shelve=st.lists(st.builds(Shelving, NAMES, COUNTS), max_size=2),
     undrop=st.lists(st.builds(Undrop, NAMES, NAMES), max_size=2),
     rescale=st.lists(st.one_of(RESCALES, st.builds(RescaleEnd, NAMES)), max_size=2),
-    swap=st.lists(st.builds(Swap, NAMES, NAMES, COUNTS), max_size=2),
+    swap=st.lists(st.builds(Swap, NAMES, NAMES, COUNTS, st.booleans()), max_size=2),
 )
 
 SEGMENT_FILES = st.builds(SegmentFile, NAMES, COUNTS)

@@ -78,6 +78,11 @@ def both_names(request: Any, _: TableFacts) -> Sequence[str]:
     return (request.table, request.new_name) if request.new_name else (request.table,)
 
 
+def branch_names(request: Any, _: TableFacts) -> Sequence[str]:
+    """The fields `table` and, if set, `into`."""
+    return (request.table, request.into) if request.into else (request.table,)
+
+
 def adopted_names(request: Any, _: TableFacts) -> Sequence[str]:
     """The fields `source`, without its catalog, and `table`."""
     return (".".join(request.source.split(".")[-2:]), request.table)

@@ -231,6 +231,7 @@ _OWN_RPCS = (
     _rpc("ListTables", finders.no_table, lists=Listing.TABLES),
     _rpc("RenameTable", finders.both_names, "both names"),
     _rpc("RescaleTable", finders.table_field, _NAMED),
+    _rpc("ReplayTable", finders.branch_names, "`table` and, if set, `into`"),
     _rpc("TruncateTable", finders.table_field, _NAMED, lists=Listing.SUBSCRIPTIONS),
     _rpc("AdoptTable", finders.adopted_names, "`source` and `table`"),
     _rpc("ReleaseTable", finders.both_names, "both names"),

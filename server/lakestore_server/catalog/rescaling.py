@@ -1,7 +1,8 @@
-"""Verbs of a rescale: begin a copy of a table under another number of buckets, stop it, and the commit that swaps.
+"""Verbs of a rescale and of a replay: begin a copy of a table, stop it, and the commit that swaps.
 
-- The copy is a table of its own with the name `<table>__rescale`. It has the columns, ids and versions of its source,
-  so that writers with an older version are understood after the swap too.
+- The copy is a table of its own: `<table>__rescale` under another number of buckets, or a branch with the user's name.
+  It has the columns, ids and versions of its source, so that writers with an older version are understood after the
+  swap too.
 - The duty of rescales fills the copy. The swap is one commit: the last rows, the names, the pointers of the lake.
 - A drop or a truncate of the source ends its rescale in the same commit.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from lakestore.errors import Conflict, Internal, Invalid, NotFound, Unavailable
 from lakestore.model.table import Table
@@ -21,15 +23,27 @@ from lakestore_server.catalog.outside_tables import is_outside
 from lakestore_server.commit.copied_rows import CopiedRows, StoredRows, copied_rows, store
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.request import Completion, IndexEntries, Operation
+from lakestore_server.read.positions import lsn_at, parse_token, reached
 from lakestore_server.state.catalog_change import DROPPED, CatalogStep, DropPointer, SetNamespace, SetPointer
 from lakestore_server.state.commit_record import CommitRecord, Shelving
-from lakestore_server.state.rescale import Rescale, RescaleEnd, Swap
+from lakestore_server.state.rescale import CopyKind, Rescale, RescaleEnd, Swap
 from lakestore_server.state.state import State
 from lakestore_server.state.view import TableState, View
 
 SUFFIX = "__rescale"
 SWAP_ROWS_MAX = 10_000
 """Rows that the commit of the swap may still copy. Writers wait for it: some 0.1 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeMark:
+    """The position of a copy at an LSN, to compare with its lake."""
+
+    lsn: int
+    done: tuple[int, ...]
+
+
+Check = Callable[[View, TableState], None]
 
 
 def end_rescale(view: View, record: CommitRecord, source: str) -> None:
@@ -45,29 +59,80 @@ def end_rescale(view: View, record: CommitRecord, source: str) -> None:
         catalog.move_pointer(view, record, name, (DROPPED, held.copy))
 
 
-class Rescales:
-    """The verb of rescale. Thread-safe."""
+class Duty(Protocol):
+    """The duty of rescales."""
 
-    def __init__(self, engine: Engine, catalog: Catalog, wake_duty: Callable[[], None], wake_purge: Callable[[], None]):
+    def wake(self) -> None: ...
+
+    def marks(self, view: View, held: Rescale) -> Sequence[LakeMark]: ...
+
+
+class Rescales:
+    """The verbs of rescale and replay. Thread-safe."""
+
+    def __init__(self, engine: Engine, catalog: Catalog, duty: Duty, wake_purge: Callable[[], None]):
         self._engine, self._catalog = engine, catalog
-        self._wake_duty, self._wake_purge = wake_duty, wake_purge
+        self._duty, self._wake_purge = duty, wake_purge
 
     def rescale(self, request: pb.RescaleTableRequest) -> pb.RescaleTableAnswer:
         """Begin a rescale, or stop the running one."""
-        return self._abort(request) if request.abort else self._begin(request)
+        if request.abort:
+            return self._abort(request)
+        source = self._engine.view.meant(request.table, request.table_uuid)
+        copy = _copy_of(source.table, source.table.name + SUFFIX, request.buckets)
 
-    def _begin(self, request: pb.RescaleTableRequest) -> pb.RescaleTableAnswer:
+        def check(view: View, now: TableState) -> None:
+            self._check(view, now, copy)
+            if request.buckets == now.table.buckets:
+                raise Invalid(f"table {now.table.name} has {request.buckets} buckets already")
+            refuse_shared_subscription(view, now.table)
+
+        return self._begin(source, copy, check, CopyKind.RESCALE, None)
+
+    def replay(self, request: pb.ReplayTableRequest) -> pb.ReplayTableAnswer:
+        """Begin a branch of a table, swap it, or remove it."""
+        if request.step == pb.ReplayTableRequest.SWAP:
+            return self._swap(request)
+        if request.step == pb.ReplayTableRequest.DROP:
+            done = self._abort(request)
+            return pb.ReplayTableAnswer(token=done.token, branch=done.copy)
+        source = self._engine.view.meant(request.table, request.table_uuid)
+        copy = _copy_of(source.table, request.into, request.buckets or source.table.buckets)
+        lsn = lsn_at(self._engine, request.at, [request.table]) if request.at else None
+        if lsn is not None:
+            reached(self._engine, lsn)
+        kind = CopyKind.BRANCH if lsn is None else CopyKind.BRANCH_AT
+        done = self._begin(source, copy, lambda view, now: self._check(view, now, copy), kind, lsn)
+        return pb.ReplayTableAnswer(token=done.token, branch=done.copy)
+
+    def _swap(self, request: pb.ReplayTableRequest) -> pb.ReplayTableAnswer:
         engine = self._engine
-        source = engine.view.meant(request.table, request.table_uuid)
-        self._check(engine.view, source, request.buckets)
+        view = engine.view
+        table = view.meant(request.table, request.table_uuid).table
+        held = _replay_of(view, table)
+        if held.kind is CopyKind.BRANCH_AT and not request.reviewed:
+            raise Invalid(
+                f"the branch of table {table.name} has the rows of one position: a swap needs the token of a difference"
+                f" that was looked at, see `lakestore replay {table.name} --diff`"
+            )
+        reviewed = parse_token(request.reviewed, engine).lsn if request.reviewed else None
+        done = swap(engine, held, self._duty.marks(view, held), reviewed)
+        self._wake_purge()
+        return pb.ReplayTableAnswer(token=done.view.token(), branch=view.tables[held.copy].table.name)
+
+    def _begin(
+        self, source: TableState, copy: Table, check: Check, kind: CopyKind, lsn: int | None
+    ) -> pb.RescaleTableAnswer:
+        """Begin a copy. Its first rows are the rows at an LSN; None is the head at the commit that begins it."""
+        engine = self._engine
+        check(engine.view, source)
         first = source.versions.tables[0]
-        copy = self._copy_of(source.table, request.buckets)
         step = self._catalog.create_own(replace(tables.as_copy(first, copy), name=source.table.name))
 
         def plan(state: State, record: CommitRecord) -> None:
             view = state.view
-            now = view.meant(request.table, source.table.uuid)
-            self._check(view, now, request.buckets)
+            now = view.meant(source.table.name, source.table.uuid)
+            check(view, now)
             if now.versions.tables[0] != first:
                 raise Conflict(f"table {source.table.name} was changed meanwhile: try again")
             tables.check_room(state, engine.limits.tables)
@@ -79,34 +144,20 @@ class Rescales:
             if copy.namespace not in view.namespaces:
                 steps.insert(0, SetNamespace(copy.namespace))
             catalog.add_steps(view, record, *steps)
-            ends = tuple(now.heads())
-            record.rescale.append(Rescale(now.table.uuid, copy.uuid, ends, (0,) * len(ends)))
+            record.rescale.append(Rescale(now.table.uuid, copy.uuid, _ends(now, lsn), (0,) * len(now.logs), kind))
 
         done = engine.operate(plan)
-        self._wake_duty()
+        self._duty.wake()
         return pb.RescaleTableAnswer(token=done.view.token(), copy=copy.name)
 
-    def _copy_of(self, table: Table, buckets: int) -> Table:
-        return replace(table, name=table.name + SUFFIX, uuid=str(uuid.uuid4()), buckets=buckets)
-
-    def _check(self, view: View, source: TableState, buckets: int) -> None:
-        """Refuse a rescale that cannot be done."""
+    def _check(self, view: View, source: TableState, copy: Table) -> None:
+        """Refuse a copy that cannot be made."""
         table = source.table
-        view.refuse_copy(table)
+        view.refuse_rescale(table)
         if table.lake.adopted:
-            raise Invalid(f"table {table.name} was adopted, and its lake keeps its files: it cannot be rescaled")
-        held = view.rescales.get(table.uuid)
-        if held is not None:
-            running = view.tables[held.copy].table.buckets
-            raise Conflict(
-                f"table {table.name} is being rescaled to {running} buckets: wait for its end, or stop it with"
-                f" `lakestore rescale {table.name} --abort`"
-            )
-        if buckets == table.buckets:
-            raise Invalid(f"table {table.name} has {buckets} buckets already")
-        copy = self._copy_of(table, buckets)
-        if not 1 <= buckets <= self._engine.limits.buckets:
-            raise Invalid(f"table {table.name}: buckets must be 1 to {self._engine.limits.buckets}, not {buckets}")
+            raise Invalid(f"table {table.name} was adopted, and its lake keeps its files: it cannot be copied")
+        if not 1 <= copy.buckets <= self._engine.limits.buckets:
+            raise Invalid(f"table {table.name}: buckets must be 1 to {self._engine.limits.buckets}, not {copy.buckets}")
         tables.check_free(view, copy, self._engine.limits)
         if is_outside(table):
             raise Invalid(
@@ -114,31 +165,31 @@ class Rescales:
             )
         if not source.has_all_rows:
             raise Invalid(
-                f"log table {table.name} has old rows that are only in the lake, and a rescale copies rows of the"
-                " server: it cannot be rescaled"
+                f"log table {table.name} has old rows that are only in the lake, and a copy is made of rows of the"
+                " server: it cannot be copied"
             )
         if table.merge.engine == "versioned" and table.deletes == "allow":
             raise Invalid(
-                f"table {table.name} remembers versions of deleted rows (merge engine versioned), which a rescale does"
-                " not copy: it cannot be rescaled; with deletes='ignore' or 'refuse' it can"
+                f"table {table.name} remembers versions of deleted rows (merge engine versioned), which are not"
+                " copied: it cannot be copied; with deletes='ignore' or 'refuse' it can"
             )
         if table.merge.within:
             raise Invalid(
                 f"table {table.name} compares times of commits (merge engine versioned with `within`), and a copied row"
-                " has the time of its copy: it cannot be rescaled"
+                " has the time of its copy: it cannot be copied"
             )
-        refuse_shared_subscription(view, table)
         problem = self._engine.lake_ahead.get(table.uuid)
         if problem:
-            raise Unavailable(f"table {table.name} cannot be rescaled until its lake is repaired: {problem}")
+            raise Unavailable(f"table {table.name} cannot be copied until its lake is repaired: {problem}")
 
-    def _abort(self, request: pb.RescaleTableRequest) -> pb.RescaleTableAnswer:
+    def _abort(self, request: pb.RescaleTableRequest | pb.ReplayTableRequest) -> pb.RescaleTableAnswer:
         def plan(state: State, record: CommitRecord) -> str:
             view = state.view
             table = view.meant(request.table, request.table_uuid).table
-            held = view.rescales.get(table.uuid)
-            if held is None:
-                raise NotFound(f"table {table.name} is not being rescaled: it has {table.buckets} buckets")
+            if isinstance(request, pb.ReplayTableRequest):
+                held = _replay_of(view, table)
+            else:
+                held = _rescale_of(view, table)
             end_rescale(view, record, table.uuid)
             return view.tables[held.copy].table.name
 
@@ -147,13 +198,45 @@ class Rescales:
         return pb.RescaleTableAnswer(token=done.view.token(), copy=done.result)
 
 
+def _copy_of(table: Table, name: str, buckets: int) -> Table:
+    return replace(table, name=name, uuid=str(uuid.uuid4()), buckets=buckets)
+
+
+def _ends(source: TableState, lsn: int | None) -> tuple[int, ...]:
+    """The offsets of a table after an LSN, at which its live rows are copied."""
+    if lsn is None:
+        return tuple(source.heads())
+    if lsn < max(source.created_lsn, source.swapped_lsn, source.truncated_lsn):
+        raise Invalid(
+            f"table {source.table.name} did not have its present rows at LSN {lsn}, it was created, rescaled, swapped"
+            " or truncated since: choose a later position"
+        )
+    return tuple(log.at_lsn(lsn).end for log in source.logs)
+
+
+def _rescale_of(view: View, table: Table) -> Rescale:
+    """The running rescale of a table, or `NotFound`."""
+    held = view.rescales.get(table.uuid)
+    if held is None or held.is_replay:
+        raise NotFound(f"table {table.name} is not being rescaled: it has {table.buckets} buckets")
+    return held
+
+
+def _replay_of(view: View, table: Table) -> Rescale:
+    """The replay of a table, or `NotFound`."""
+    held = view.rescales.get(table.uuid)
+    if held is None or not held.is_replay:
+        raise NotFound(f"table {table.name} has no branch: make one with `lakestore replay {table.name} --into NAME`")
+    return held
+
+
 def refuse_shared_subscription(view: View, table: Table) -> None:
     """`Conflict` if consumers share a subscription of the table: its marks name buckets."""
     shared = sorted(each.name for each in view.subscriptions.values() if each.is_shared and table.uuid in each.tables)
     if shared:
         raise Conflict(
             f"subscription {shared[0]} of table {table.name} is shared, and its positions name buckets: let one"
-            " consumer open it alone, or drop it, then rescale"
+            " consumer open it alone, or drop it, then try again"
         )
 
 
@@ -169,14 +252,6 @@ def copy_rows(engine: Engine, expected: Rescale, rows: CopiedRows) -> Completion
     return operation.answer.result()
 
 
-@dataclass(frozen=True, slots=True)
-class LakeMark:
-    """The position of a copy at an LSN, to compare with its lake."""
-
-    lsn: int
-    done: tuple[int, ...]
-
-
 def lake_gap(source: TableState, copy: TableState, held: Rescale, marks: Sequence[LakeMark]) -> bool:
     """Whether the lake of the copy may lack rows that the lake of the source has. A reader of the lake would go back
     in time at the swap."""
@@ -188,7 +263,10 @@ def lake_gap(source: TableState, copy: TableState, held: Rescale, marks: Sequenc
     if not copy.tiers:
         return True
     newest = max(copy.tiers.values(), key=lambda tier: tier.lsn)
-    if newest.tier_point == tuple(copy.heads()):
+    is_whole = newest.tier_point == tuple(copy.heads())
+    if held.kind is CopyKind.BRANCH_AT:
+        return not is_whole
+    if is_whole:
         return _is_behind(held.done, wanted.tier_point)
     known = [mark.done for mark in marks if mark.lsn <= newest.lsn]
     return not known or _is_behind(known[-1], wanted.tier_point)
@@ -198,8 +276,11 @@ def _is_behind(done: Sequence[int], points: Sequence[int]) -> bool:
     return any(offset < point for offset, point in zip(done, points, strict=True))
 
 
-def swap(engine: Engine, expected: Rescale, marks: Sequence[LakeMark]) -> Completion[IndexEntries]:
-    """The commit that copies the last rows and swaps. `Conflict` if it is not possible at this moment."""
+def swap(
+    engine: Engine, expected: Rescale, marks: Sequence[LakeMark], reviewed: int | None = None
+) -> Completion[IndexEntries]:
+    """The commit that copies the last rows and swaps. `Conflict` if it is not possible at this moment, or if one of the
+    two tables was written after the LSN `reviewed`."""
     grace_us = engine.limits.drop_grace_seconds * 1_000_000
 
     def plan(state: State, record: CommitRecord) -> IndexEntries:
@@ -207,27 +288,43 @@ def swap(engine: Engine, expected: Rescale, marks: Sequence[LakeMark]) -> Comple
         if view.rescales.get(expected.source) != expected:
             raise Conflict("the rescale has ended or moved")
         source, copy = view.tables[expected.source], view.tables[expected.copy]
+        if reviewed is not None:
+            _check_reviewed(source, copy, reviewed)
         left = [(bucket, expected.done[bucket], log.head) for bucket, log in enumerate(source.logs)]
-        if _is_behind(expected.done, expected.ends) or sum(end - start for _, start, end in left) > SWAP_ROWS_MAX:
-            raise Conflict("the copy is behind")
+        if expected.kind is CopyKind.BRANCH_AT:
+            left = []
+        if not expected.is_filled or sum(end - start for _, start, end in left) > SWAP_ROWS_MAX:
+            raise Conflict("the copy is behind the table: try again")
         refuse_shared_subscription(view, source.table)
         if lake_gap(source, copy, expected, marks):
-            raise Conflict("the lake of the copy is behind")
+            raise Conflict("the lake of the copy is behind the table's: run `lakestore tier`, then try again")
         stored = [
             StoredRows(bucket, end, [(batch, version) for _, batch, version in source.logs[bucket].rows(start, end)])
             for bucket, start, end in left
             if start < end
         ]
         draft = store(view, record, expected, copied_rows(source, copy.table, stored), engine.index, engine.limits)
-        _check_rows(source, copy, record)
+        if not expected.is_replay:
+            _check_rows(source, copy, record)
         record.rescale[:] = [RescaleEnd(expected.source)]
-        record.swap.append(Swap(expected.source, expected.copy, record.clock_us + grace_us if grace_us else 0))
+        until_us = record.clock_us + grace_us if grace_us else 0
+        record.swap.append(Swap(expected.source, expected.copy, until_us, expected.is_replay))
         _swap_pointers(view, record, source.table, copy.table)
         return draft.entries
 
     operation = Operation(plan, lambda entries: entries)
     engine.submit(operation)
     return operation.answer.result()
+
+
+def _check_reviewed(source: TableState, copy: TableState, lsn: int) -> None:
+    for state in (source, copy):
+        last = max(log.at_head.lsn for log in state.logs)
+        if last > lsn:
+            raise Conflict(
+                f"table {state.table.name} was written at LSN {last}, after the difference of LSN {lsn} that was looked"
+                " at: look at the difference again"
+            )
 
 
 def _check_rows(source: TableState, copy: TableState, record: CommitRecord) -> None:

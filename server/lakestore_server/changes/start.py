@@ -100,7 +100,7 @@ def start_position(engine: Engine, view: View, start: str, tables: tuple[str, ..
     if place:
         check_place(view, place, token.lsn)
     for state in states:
-        check_reach(view, swaps.state_at(view, state, token.lsn), token.lsn)
+        check_reach(view, swaps.changes_at(view, state, token.lsn), token.lsn)
     return replace(token, tables=tables)
 
 
@@ -148,12 +148,17 @@ def _end(engine: Engine, view: View, request: pb.ChangesRequest) -> int | None:
     return view.lsn if request.until == "now" else lsn_at(engine, request.until, request.tables, is_end=True)
 
 
+def _begins_with_rows(state: TableState, lsn: int) -> bool:
+    """Whether the first changes of a table at an LSN are all its rows: it took the place of another one there."""
+    return state.swapped_lsn == lsn and (not state.table.keyed or state.former[-1].apart)
+
+
 def _token(engine: Engine, view: View, start: str, states: list[TableState]) -> Token:
     tables = tuple(state.table.uuid for state in states)
     if start == "earliest":
         lsn = max(swaps.earliest(view, state) for state in states)
-        if lsn and any(not state.table.keyed and state.swapped_lsn == lsn for state in states):
-            # All rows of a log table are wanted, and those from before its swap are not its changes.
+        if lsn and any(_begins_with_rows(state, lsn) for state in states):
+            # All rows are wanted, and rows that the table had at its swap are not its changes.
             return snapshot_start(engine, view, tables)
         return LogPosition(engine.timeline, lsn, tables)
     if start == "latest":

@@ -465,7 +465,7 @@ def renewed(request: Request, view: View, limits: Limits = DEFAULT) -> Request:
     currents = [view.present(change.table.uuid).table for change in request.changes]
     if view.rescales:
         for table in currents:
-            view.refuse_copy(table)
+            view.refuse_write(table)
     if all(change.table is current for change, current in zip(request.changes, currents, strict=True)):
         return request
     moved = [

@@ -1,4 +1,5 @@
-"""The duty of rescales: fills the copies of tables, follows their changes, and swaps a copy that has everything.
+"""The duty of rescales: fills the copies of tables, follows their changes, and swaps a copy that has everything. A
+branch of a replay is swapped by its user instead.
 
 - All state is in the journal: after a restart, or on another leader, the duty continues at the copy's last commit.
 - First the rows that were live when the copy began are copied, then the changes since, bucket by bucket in their order.
@@ -13,8 +14,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lakestore.errors import Conflict, Exhausted, LakestoreError, Stopped, Unavailable
+import numpy as np
+
+from lakestore.errors import Conflict, Exhausted, Internal, LakestoreError, Stopped, Unavailable
 from lakestore.limits import Limits
+from lakestore.rows import row_hash
 from lakestore_server.catalog import rescaling
 from lakestore_server.catalog.rescaling import LakeMark
 from lakestore_server.commit.copied_rows import StoredRows, copied_rows
@@ -22,10 +26,10 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.rate_limited_log import RateLimitedLog
 from lakestore_server.host.worker import Worker
-from lakestore_server.read.rows import DeadCache, ReadOptions, live_at, sent_bytes
+from lakestore_server.read.rows import DeadCache, ReadOptions, dead_of, live_at, sent_bytes
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.commit_record import CommitRecord
-from lakestore_server.state.rescale import Rescale, RescaleEnd
+from lakestore_server.state.rescale import CopyKind, Rescale, RescaleEnd
 from lakestore_server.state.state import State
 from lakestore_server.state.view import TableState, View
 
@@ -54,13 +58,25 @@ class RescaleFigures:
     offsets: int
     """Offsets of the table. It grows with every write."""
     waits: str
-    """The reason why it has not swapped: `rows`, `lake`, `subscription`, or the text of an error."""
+    """The reason why it has not swapped: `rows`, `lake`, `subscription`, `user` (a filled branch), or the text of an
+    error."""
+    kind: str = ""
+    """Empty for a rescale, `branch` for a branch that follows, `at` for a branch of one position."""
 
     @staticmethod
     def of(view: View, held: Rescale, waits: str) -> RescaleFigures:
         """The figures in a view."""
         copy, source = view.tables[held.copy].table, view.tables[held.source]
-        return RescaleFigures(copy.name, copy.buckets, sum(held.done), sum(source.heads()), waits)
+        offsets = sum(held.ends) if held.kind is CopyKind.BRANCH_AT else sum(source.heads())
+        return RescaleFigures(copy.name, copy.buckets, sum(held.done), offsets, waits, held.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class RowSum:
+    """The number of live rows, and a sum of hashes of all their values."""
+
+    rows: int
+    values: int
 
 
 class RescaleDuty:
@@ -73,6 +89,8 @@ class RescaleDuty:
         self._marks: dict[str, deque[LakeMark]] = {}
         """By the copy's uuid."""
         self._marked = 0.0
+        self._compared: dict[str, str] = {}
+        """By the copy's uuid: why it is not swapped; empty if it has the rows of its source."""
         self._errors = RateLimitedLog(clock, LOG_SECONDS)
         self._waits: Mapping[str, str] = {}
         """By the source's uuid: what the swap waits for."""
@@ -98,7 +116,7 @@ class RescaleDuty:
     def figures(self, view: View, uuid: str) -> RescaleFigures | None:
         """The progress of the rescale of a table; None if there is none."""
         held = view.rescales.get(uuid)
-        return RescaleFigures.of(view, held, self._waits.get(uuid, "rows")) if held else None
+        return RescaleFigures.of(view, held, self._waits.get(uuid, _waits(held))) if held else None
 
     def _work(self) -> None:
         self.run_once()
@@ -115,6 +133,7 @@ class RescaleDuty:
                 return
             copies = {held.copy for held in rescales.values()}
             self._marks = {uuid: marks for uuid, marks in self._marks.items() if uuid in copies}
+            self._compared = {uuid: problem for uuid, problem in self._compared.items() if uuid in copies}
             waits = {}
             for uuid in rescales:
                 waits[uuid] = self._tried(uuid)
@@ -156,7 +175,11 @@ class RescaleDuty:
         if held.copy not in view.tables or held.source not in view.tables:
             self._forget(held)
             return ""
-        waits = self._swapped(view, held) if _is_near(view, held) else "rows"
+        if held.is_replay:
+            waits = _waits(held)
+            self._mark(view, held.copy, held.source)
+        else:
+            waits = self._swapped(view, held) if _is_near(view, held) else "rows"
         if not waits:
             return ""
         several = self._next(view.tables[source], held)
@@ -176,6 +199,8 @@ class RescaleDuty:
             if done < end:
                 rows_max, _ = _batch(bucket_log, self._engine.limits)
                 return [self._live(source, bucket, done, end, rows_max)]
+        if held.kind is CopyKind.BRANCH_AT:
+            return []
         behind = [bucket for bucket, bucket_log in enumerate(source.logs) if held.done[bucket] < bucket_log.head]
         return [self._changes(source.logs[bucket], bucket, held.done[bucket], len(behind)) for bucket in behind]
 
@@ -202,12 +227,46 @@ class RescaleDuty:
             return "subscription"
         if rescaling.lake_gap(source, copy, held, marks):
             return "lake"
+        if not self._has_same_rows(source, copy, held):
+            return "rows"
         try:
             done = rescaling.swap(self._engine, held, marks)
         except Conflict:
             return "rows"
         log.info("table %s has %d buckets now, from LSN %d on", source.table.name, copy.table.buckets, done.view.lsn)
         return ""
+
+    def _has_same_rows(self, source: TableState, copy: TableState, held: Rescale) -> bool:
+        """Whether the copy has the rows that the source had where the copying stands; False also if the duty ends
+        meanwhile. `Internal` if it has other rows: it is never swapped. Compared once for each copy, because it reads
+        both tables."""
+        problem = self._compared.get(held.copy)
+        if problem is None:
+            mine, theirs = self._row_sum(source, held.done), self._row_sum(copy, copy.heads())
+            if mine is None or theirs is None:
+                return False
+            problem = "" if mine == theirs else _unequal(source.table.name, mine, theirs)
+            self._compared[held.copy] = problem
+        if problem:
+            raise Internal(problem)
+        return True
+
+    def _row_sum(self, state: TableState, ends: Sequence[int]) -> RowSum | None:
+        """The sum of the rows that are live at these offsets; None if the duty ends meanwhile."""
+        count, values, names = 0, 0, state.table.storage_schema.names
+        for bucket_log, end in zip(state.logs, ends, strict=True):
+            for rows in live_at(bucket_log, 0, end, dead_of(bucket_log, 0, end), ReadOptions(timed=False)):
+                if self._duty.is_closing:
+                    return None
+                batch = state.versions.projection(rows.schema_id, state.table).batch(rows.batch)
+                hashes = row_hash.hashes([row_hash.column(batch.column(name)) for name in names])
+                count, values = count + len(hashes), (values + int(hashes.sum(dtype=np.uint64))) % (1 << 64)
+        return RowSum(count, values)
+
+    def marks(self, view: View, held: Rescale) -> list[LakeMark]:
+        """The noted positions of a copy."""
+        with self._running:
+            return self._mark(view, held.copy, held.source)
 
     def _mark(self, view: View, copy: str, source: str) -> list[LakeMark]:
         """Note the copy's position about once a second."""
@@ -230,9 +289,21 @@ class RescaleDuty:
         self._engine.operate(plan)
 
 
+def _waits(held: Rescale) -> str:
+    """The reason why a copy has not swapped, as far as its position tells."""
+    return "user" if held.is_replay and held.is_filled else "rows"
+
+
+def _unequal(name: str, table: RowSum, copy: RowSum) -> str:
+    return (
+        f"the copy of table {name} has {copy.rows} rows with sum {copy.values:016x}, and the table {table.rows} with"
+        f" sum {table.values:016x}: it is not swapped; stop it with `lakestore rescale {name} --abort`, and report this"
+    )
+
+
 def _is_near(view: View, held: Rescale) -> bool:
     """Whether the rest of the rows fits into the commit of the swap."""
-    if any(done < end for done, end in zip(held.done, held.ends, strict=True)):
+    if not held.is_filled:
         return False
     return sum(view.tables[held.source].heads()) - sum(held.done) <= rescaling.SWAP_ROWS_MAX // 2
 

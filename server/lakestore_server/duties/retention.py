@@ -27,6 +27,7 @@ from lakestore_server.host.worker import Worker
 from lakestore_server.read.leases import Leases
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
 from lakestore_server.state.commit_record import CommitRecord, LogStart
+from lakestore_server.state.rescale import CopyKind
 from lakestore_server.state.state import State
 from lakestore_server.state.view import TableState, View
 
@@ -36,7 +37,7 @@ _SAID = {
     "lake": "what is not in the lake yet",
     "restore": "a lake that is ahead of this restored server",
     "clock": "a clock in doubt",
-    "rescale": "a copy with another number of buckets",
+    "rescale": "a copy with another number of buckets, or a branch",
 }
 
 
@@ -182,7 +183,8 @@ class Retention:
         holds += [
             LogHold(f"subscription {s.name}", needed(s, state)) for s in view.subscriptions.values() if uuid in s.tables
         ]
-        if (held := view.rescales.get(uuid)) is not None:
+        held = view.rescales.get(uuid)
+        if held is not None and not (held.kind is CopyKind.BRANCH_AT and held.is_filled):
             needed_from = [max(*each) for each in zip(held.done, held.ends, strict=True)]
             holds.append(LogHold("rescale", reaching(state, needed_from)))
         if uuid in self._engine.lake_ahead:

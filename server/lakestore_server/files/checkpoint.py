@@ -65,7 +65,7 @@ from lakestore_server.state.commit_record import (
 from lakestore_server.state.commit_record import Place as JournalPlace
 from lakestore_server.state.producers import FrozenProducers, ProducerState, is_drawn
 from lakestore_server.state.registers import Register
-from lakestore_server.state.rescale import FormerTable, Rescale, RescaleChange, RescaleEnd
+from lakestore_server.state.rescale import CopyKind, FormerTable, Rescale, RescaleChange, RescaleEnd
 from lakestore_server.state.state import FrozenState, Origin, State
 from lakestore_server.state.subscription import Mark, Refusal, Subscription
 from lakestore_server.state.view import DroppedTable, TableState, Versions, View, log_of
@@ -157,7 +157,7 @@ def rescale_list(change: RescaleChange) -> list[Any]:
     """The stored form of a rescale, or of the end of one. The length tells the two apart."""
     if isinstance(change, RescaleEnd):
         return [change.source]
-    return [change.source, change.copy, list(change.ends), list(change.done)]
+    return [change.source, change.copy, list(change.ends), list(change.done), change.kind]
 
 
 def rescale_of(data: Sequence[Any]) -> RescaleChange:
@@ -166,8 +166,10 @@ def rescale_of(data: Sequence[Any]) -> RescaleChange:
 
 
 def _rescale_of(data: Sequence[Any]) -> Rescale:
-    source, copy, ends, done = versions.checked_entry(data, 4, "a rescale")
-    return Rescale(source, copy, tuple(ends), tuple(done))
+    source, copy, ends, done, kind = versions.checked_entry(data, 5, "a rescale")
+    if kind not in set(CopyKind):
+        raise versions.newer(f"a copy of the kind {kind!r}")
+    return Rescale(source, copy, tuple(ends), tuple(done), CopyKind(kind))
 
 
 def producer_change_list(change: ProducerChange) -> list[Any]:
@@ -566,7 +568,11 @@ def _table_data(entry: TableEntry) -> dict[str, Any]:
         "buckets": [[_file_list(file) for file in files] for files in entry.buckets],
         "bases": [[at.end, at.live_sum, at.live_rows, at.time_us, at.lsn] for at in entry.bases],
         **({"truncated_lsn": entry.truncated_lsn} if entry.truncated_lsn else {}),
-        **({"former": [[each.uuid, each.lsn, each.time_us] for each in entry.former]} if entry.former else {}),
+        **(
+            {"former": [[each.uuid, each.lsn, each.time_us, each.apart] for each in entry.former]}
+            if entry.former
+            else {}
+        ),
     }
 
 
@@ -602,7 +608,7 @@ def _entry_of(data: dict[str, Any]) -> TableEntry:
         buckets,
         tuple(Position(*base) for base in versions.checked_entries(data["bases"], 5, "the log start of a bucket")),
         data.get("truncated_lsn", 0),
-        tuple(FormerTable(*each) for each in versions.checked_entries(data.get("former", ()), 3, "a former table")),
+        tuple(FormerTable(*each) for each in versions.checked_entries(data.get("former", ()), 4, "a former table")),
     )
 
 

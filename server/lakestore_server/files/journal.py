@@ -8,7 +8,7 @@
   version]], producers, create, alter, drop, catalog, tierer, starts, subscriptions, slots [[part, row, slot, link]],
   registers [[names, [epoch, owner]] | [names, values, mark] | [names]], parts (ids), rename [[table, name]],
   truncate [[table, number]], shelve [[table, until in µs]], undrop [[table, name]], rescale [[source, copy,
-  ends, offsets] | [source]], swap [[source, copy, until in µs]].
+  ends, offsets, kind] | [source]], swap [[source, copy, until in µs, apart]].
 - Version 4 added the last six. In version 2 (release 0.2) `unsynced` is 0. Zeros may fill a file's last block.
 """
 
@@ -117,7 +117,7 @@ def _sections(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
         "shelve": [[each.table, each.until_us] for each in record.shelve],
         "undrop": [[each.table, each.name] for each in record.undrop],
         "rescale": [checkpoint.rescale_list(each) for each in record.rescale],
-        "swap": [[each.source, each.copy, each.until_us] for each in record.swap],
+        "swap": [[each.source, each.copy, each.until_us, each.apart] for each in record.swap],
     }
 
 
@@ -236,8 +236,8 @@ _LENGTHS = {
     "truncate": 2,
     "shelve": 2,
     "undrop": 2,
-    "rescale": 4,
-    "swap": 3,
+    "rescale": 5,
+    "swap": 4,
 }
 """Entries of a list in these sections. The decoders of other sections check theirs."""
 

@@ -289,7 +289,7 @@ def _after_swaps(record: CommitRecord, view: View) -> View:
         del names[copy.table.name]
         names[source.table.name] = swap.copy
         placed = replace(copy.renamed(source.table.name), created_lsn=source.created_lsn, created_us=source.created_us)
-        former = FormerTable(swap.source, record.lsn, record.time_us)
+        former = FormerTable(swap.source, record.lsn, record.time_us, swap.apart)
         tables[swap.copy] = placed.following((*source.former, former))
         subscriptions = {name: held.following(swap.source, swap.copy) for name, held in subscriptions.items()}
     return replace(view, tables=tables, names=names, dropped=dropped, subscriptions=subscriptions)

@@ -2,6 +2,7 @@
 
 - Up to the commit of the swap, rows and changes of a table are the rows and changes of the table that it replaced.
 - From that commit on they are the table's own. Its commits before the swap filled the copy and are nobody's changes.
+- If the table in its place is the branch of a replay, their rows may differ: reads go on, change streams do not.
 - A replaced table can be read for its drop grace. Later its positions are `PositionExpired`.
 """
 
@@ -40,6 +41,20 @@ def state_at(view: View, state: TableState, lsn: int | None) -> TableState:
     return before
 
 
+def changes_at(view: View, state: TableState, lsn: int) -> TableState:
+    """The table of `state_at`, for a reader of changes: `PositionExpired` also if a branch took the table's place after
+    this LSN, because no changes lead from the rows of before to the branch's rows."""
+    apart = [each for each in state.former if each.apart and lsn < each.lsn]
+    if apart:
+        error = PositionExpired(
+            f"at LSN {apart[-1].lsn} a branch took the place of table {state.table.name}, and its rows are no changes"
+            f" after LSN {lsn}: start at 'snapshot'; a subscription is restarted with `lakestore subscriptions reset`"
+        )
+        error.earliest = view.token(earliest(view, state))
+        raise error
+    return state_at(view, state, lsn)
+
+
 def state_at_time(view: View, state: TableState, time_us: int) -> TableState:
     """The table that had the rows of `state` at a time; the oldest kept one for times before it."""
     for former in reversed(state.former):
@@ -55,7 +70,7 @@ def earliest(view: View, state: TableState) -> int:
     lsn = max(state.log_start_lsn, state.swapped_lsn)
     while state.former and lsn == state.swapped_lsn:
         before = kept_table(view, state.former[-1].uuid)
-        if before is None:
+        if before is None or state.former[-1].apart:
             break
         state, lsn = before, max(before.log_start_lsn, before.swapped_lsn)
     return lsn
@@ -78,7 +93,7 @@ class TablesAt:
         until, seen = view.lsn, list[TableState]()
         for uuid in tables:
             state = view.present(uuid)
-            seen.append(state_at(view, state, lsn))
+            seen.append(changes_at(view, state, lsn))
             if lsn < state.swapped_lsn:
                 until = min(until, next(each.lsn for each in state.former if lsn < each.lsn))
         uuids = tuple(state.table.uuid for state in seen)

@@ -281,26 +281,57 @@ class View:
             state = next(replaced, None) or self.by_uuid(uuid)
         return state
 
+    def copied(self, uuid: str) -> Rescale | None:
+        """The rescale or replay whose copy this table is; None if it is none."""
+        return next((each for each in self.rescales.values() if each.copy == uuid), None)
+
     def is_copy(self, uuid: str) -> bool:
-        """Whether a table is the copy of a running rescale."""
-        return bool(self.rescales) and any(each.copy == uuid for each in self.rescales.values())
+        """Whether a table is the copy of a running rescale or replay."""
+        return self.copied(uuid) is not None
 
     def refuse_rescale(self, table: Table) -> None:
-        """`Conflict` if a table is being rescaled, or is the copy of a rescale."""
+        """`Conflict` if a table is being rescaled, has a branch, or is the copy of a rescale or replay."""
         self.refuse_copy(table)
-        if table.uuid in self.rescales:
+        held = self.rescales.get(table.uuid)
+        if held is None:
+            return
+        copy = self.tables[held.copy].table
+        if held.is_replay:
             raise Conflict(
-                f"table {table.name} is being rescaled: wait for its end, or stop it with"
-                f" `lakestore rescale {table.name} --abort`"
+                f"table {table.name} has the branch {copy.name}: swap it with `lakestore replay {table.name} --swap`,"
+                f" or remove it with `lakestore replay {table.name} --drop`"
             )
+        raise Conflict(
+            f"table {table.name} is being rescaled to {copy.buckets} buckets: wait for its end, or stop it with"
+            f" `lakestore rescale {table.name} --abort`"
+        )
 
     def refuse_copy(self, table: Table) -> None:
-        """`Conflict` if a table is the copy of a running rescale, which only the rescale changes."""
-        if self.is_copy(table.uuid):
-            raise Conflict(
+        """`Conflict` if a table is the copy of a running rescale or replay: its definition, name and changes are the
+        source's."""
+        held = self.copied(table.uuid)
+        if held is not None:
+            raise self._copy_refusal(held, table)
+
+    def refuse_write(self, table: Table) -> None:
+        """`Conflict` if nobody may write rows to a table: it is the copy of a rescale, or a branch that is not filled
+        yet."""
+        held = self.copied(table.uuid)
+        if held is None or (held.is_replay and held.is_filled):
+            return
+        raise self._copy_refusal(held, table)
+
+    def _copy_refusal(self, held: Rescale, table: Table) -> Conflict:
+        source = self.tables[held.source].table.name
+        if not held.is_replay:
+            return Conflict(
                 f"table {table.name} is the copy of a rescale, which fills it and gives it its name: wait for its end,"
-                " or stop it with `lakestore rescale --abort` and the name of the table that is rescaled"
+                f" or stop it with `lakestore rescale {source} --abort`"
             )
+        return Conflict(
+            f"table {table.name} is the branch of table {source}, which takes rows once it is filled, and nothing else:"
+            f" swap it with `lakestore replay {source} --swap`, or remove it with `lakestore replay {source} --drop`"
+        )
 
     def by_uuid(self, uuid: str) -> TableState:
         """The table of this uuid, or `NotFound`."""

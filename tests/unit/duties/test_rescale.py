@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import pytest
 
 import lakestore as ls
 from lakestore.client.table import Table
-from lakestore.errors import Conflict, Invalid, NotFound, PositionExpired
+from lakestore.errors import Conflict, Internal, Invalid, NotFound, PositionExpired
 from lakestore.union.verify import verify
 from lakestore_server.catalog import rescaling
+from lakestore_server.commit.copied_rows import CopiedRows, copied_rows
 from lakestore_server.duties import rescales
 from tests.support.log_start import compact, move_log_start
 from tests.support.seeds import seeded
@@ -290,6 +292,38 @@ def test_a_log_table_without_a_bucket_key_moves_each_bucket_whole(served: Served
         assert [v for v in after[bucket % 3] if v in moved] == rows, "the rows of a bucket keep their order"
 
 
+def test_a_copy_with_another_value_is_not_swapped(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect of the copying that keeps the number of rows: one value is another one."""
+    table = served.lake.create_table("shop.a", SCHEMA, primary_key=["k"], buckets=2)
+    table.upsert([{"k": i, "v": i, "s": "a"} for i in range(30)])
+    uuid, real = uuid_of(served, "shop.a"), copied_rows
+
+    def defect(*about: Any) -> CopiedRows:
+        rows = real(*about)
+        if rows.change is None:
+            return rows
+        batch = rows.change.batch
+        values = [8 if value == 7 else value for value in batch.column("v").to_pylist()]
+        batch = batch.set_column(batch.schema.get_field_index("v"), batch.schema.field("v"), pa.array(values))
+        return replace(rows, change=replace(rows.change, batch=batch))
+
+    table.rescale(3, wait=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(rescales, "copied_rows", defect)
+        with pytest.raises(Internal, match="it is not swapped"):
+            finish(served, uuid)
+    for _ in range(2):
+        served.server.rescales.run_once()
+        progress = table.rescale_progress
+        assert progress is not None
+        assert "has 30 rows with sum" in progress.waits
+    assert rows_of(table) == [(i, i, "a") for i in range(30)]
+    table.stop_rescale()
+    table.rescale(3, wait=False)
+    finish(served, uuid)
+    assert served.state("shop.a").table.buckets == 3
+
+
 def test_positions_of_before_expire_with_the_old_table(served: Served) -> None:
     table = served.lake.create_table("shop.a", SCHEMA, primary_key=["k"], buckets=2)
     token = table.upsert([{"k": 1, "v": 1, "s": "a"}])
@@ -329,7 +363,7 @@ def test_a_shared_subscription_holds_the_swap_and_begins_after_it(served: Served
     finish(served, uuid)
     table = served.lake.table("shop.a")
     with table.changes("earliest", subscription="billing", shared=True) as shared:
-        with pytest.raises(Conflict, match="was rescaled"):
+        with pytest.raises(Conflict, match="was rescaled or swapped"):
             shared.next(timeout=30)
     with table.changes("snapshot", subscription="billing", shared=True) as shared:
         batch = shared.next(timeout=30)

@@ -93,8 +93,9 @@ def test_a_record_with_more_in_it_is_refused(path: Steps) -> None:
         {"truncate": [["u", 1, 1]]},
         {"shelve": [["u", 1, 1]]},
         {"undrop": [["u", "a.t", 1]]},
-        {"rescale": [["u", "c", [1], [0], 1]]},
-        {"swap": [["u", "c", 1, 1]]},
+        {"rescale": [["u", "c", [1], [0], "", 1]]},
+        {"rescale": [["u", "c", [1], [0], "novelty"]]},
+        {"swap": [["u", "c", 1, True, 1]]},
     ],
 )
 def test_a_change_of_another_form_is_refused(change: dict[str, Any]) -> None:

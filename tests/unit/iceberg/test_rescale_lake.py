@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
+from lakestore.errors import Conflict
 from lakestore.union.verify import verify
 from lakestore_server.duties import rescales
 from lakestore_server.snapshots.presented_tables import LoadRequest
@@ -85,3 +86,33 @@ def test_engines_read_positions_from_before_the_swap(tmp_path: Path, monkeypatch
         files = cut.load_table("lake.log").inspect.files()["file_path"].to_pylist()
         assert all(any(file.startswith(folder) for folder in before) for file in files)
         assert not set(before) & set(now)
+
+
+@pytest.mark.parametrize("is_at", [False, True])
+def test_the_swap_of_a_branch_needs_its_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_at: bool) -> None:
+    monkeypatch.setattr(rescales.RescaleDuty, "wake", lambda _: None)
+    with Served(tmp_path / "data", ports=True, rescale_check_seconds=DAY) as served:
+        table = served.lake.create_table("lake.log", SCHEMA, buckets=2)
+        tierer = LogTierer(served.server, served.lake.transport)
+        token = served.append("lake.log", *range(20))
+        served.append("lake.log", 20)
+        tierer.flush("lake.log")
+        uuid = served.state("lake.log").table.uuid
+        table.replay("lake.b", at=token if is_at else None, wait=False)
+        while served.server.rescales.step(uuid) is None:
+            pass
+        served.server.rescales.run_once()
+        reviewed = table.replay_difference().token
+        with pytest.raises(Conflict, match="lakestore tier"):
+            table.swap_replay(reviewed)
+        tierer.flush("lake.b")
+        catalog = RestCatalog("lake", uri=f"http://{served.server.about['http']}/iceberg")
+        assert lake_rows(catalog, "lake.b") == list(range(20 + (not is_at)))
+        table.swap_replay(reviewed)
+        assert lake_rows(catalog, "lake.log") == list(range(20 + (not is_at)))
+        assert sorted(table.scan(at=token).to_arrow()["v"].to_pylist()) == list(range(20))
+        assert catalog.list_tables("lake") == [("lake", "log")]
+        served.append("lake.log", 30)
+        LogTierer(served.server, served.lake.transport).flush("lake.log")
+        assert lake_rows(catalog, "lake.log") == [*range(20 + (not is_at)), 30]
+        assert verify(served.lake.transport, "lake.log").same

@@ -28,8 +28,8 @@ def shared(held: Subscription, view: View) -> Subscription:
         if held.lsn < state.swapped_lsn:
             raise Conflict(
                 f"subscription {held.name!r} stands before LSN {state.swapped_lsn}, at which table {state.table.name}"
-                " was rescaled, and shared positions name buckets: let one consumer read it up to there, or begin at"
-                " 'snapshot' or 'latest'"
+                " was rescaled or swapped, and shared positions name buckets: let one consumer read it up to there,"
+                " or begin at 'snapshot' or 'latest'"
             )
         logs = state.logs
         marks.append(tuple(_begun(held, i, bucket, log) for bucket, log in enumerate(logs)))
@@ -107,7 +107,8 @@ def gone_since(state: TableState) -> str:
     if state.truncated_lsn and state.truncated_lsn == state.log_start_lsn:
         return f"which lost all rows before LSN {state.truncated_lsn} by a truncate"
     if state.swapped_lsn > state.log_start_lsn:
-        return f"which keeps changes from LSN {state.swapped_lsn} on, at which it was rescaled"
+        how = "a branch took its place" if state.former[-1].apart else "it was rescaled"
+        return f"which keeps changes from LSN {state.swapped_lsn} on, at which {how}"
     return f"which keeps changes from LSN {state.log_start_lsn} (offsets {list(state.starts())}) on"
 
 
