@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from py4j.protocol import MEMORY_COMMAND_NAME
 from pyspark.sql import SparkSession
@@ -13,7 +15,7 @@ from pyspark.sql import SparkSession
 import lakestore as ls
 from lakestore.iceberg.row_search import Bounds
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
-from lakestore_tiering import Tierer, small_rows, snapshot_files
+from lakestore_tiering import Tierer, live_files, small_rows, snapshot_files
 from lakestore_tiering.iceberg_java import Iceberg, LakeDelete, LakeFile
 from lakestore_tiering.live_files import MainFiles
 from lakestore_tiering.orphans import expire
@@ -186,3 +188,25 @@ def test_the_jvm_is_asked_few_questions_about_each_file_that_changes(
             client.send_command = send
         assert (questions[1] - questions[0]) / 40 < QUESTIONS_MAX, "of a file that is written, and one of deletes"
         assert in_lake(spark) == in_table(table)
+
+
+def _main(**manifests: list[int]) -> Any:
+    """A main whose manifests have data files of these numbers."""
+    data = [
+        SimpleNamespace(
+            name=name,
+            entries=SimpleNamespace(
+                path_hashes=np.array(numbers, np.int64), paths=lambda at, numbers=numbers: [numbers[i] for i in at]
+            ),
+        )
+        for name, numbers in manifests.items()
+    ]
+    return SimpleNamespace(data=data, by_name={each.name: each for each in data})
+
+
+def test_files_that_left_main_are_those_of_no_new_manifest() -> None:
+    before = _main(same=[1, 2], merged=[3, 4], other=[5, 6, 7], empty=[])
+    assert live_files._gone(before, _main(same=[1, 2], made=[3, 7, 8])) == [4, 5, 6]
+    assert live_files._gone(before, before) == []
+    assert live_files._gone(_main(), before) == []
+    assert sorted(live_files._gone(before, _main())) == [1, 2, 3, 4, 5, 6, 7]

@@ -97,7 +97,7 @@ class Contents:
             return stored
         updates, now = our_tables.version_updates(version), stored.doc["last-updated-ms"]
         doc = metadata_updates.updated(stored.doc, updates, now_ms=now, base_location=None)
-        properties = our_tables.seen_properties(version, doc["properties"])
+        properties = our_tables.seen_properties(version, doc)
         return StoredMetadata(stored.location, {**doc, "properties": properties}, b"")
 
     def check_absent(self, name: Name) -> None:

@@ -67,6 +67,13 @@ def main_of(doc: Json) -> int | None:
     return None if current is None or current == NO_SNAPSHOT else int(current)
 
 
+def total_of(doc: Json, name: str) -> int:
+    """A total in the summary of main's snapshot, such as `total-data-files`; 0 if its writer did not count."""
+    found = snapshot_of(doc, main_of(doc)) or {}
+    text = str(found.get("summary", {}).get(name, ""))
+    return int(text) if text.isdecimal() else 0
+
+
 def ancestry(doc: Json, number: int | None) -> Iterator[Json]:
     """A snapshot and its ancestors, newest first, as far as they are kept; a cycle ends where it closes."""
     kept = {snapshot["snapshot-id"]: snapshot for snapshot in doc["snapshots"]}

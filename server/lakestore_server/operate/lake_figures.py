@@ -5,10 +5,10 @@ Summaries are in metadata files. They are read beside serving, a few tables at a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lakestore.errors import LakestoreError
+from lakestore_server.catalog import metadata
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.state.view import View
@@ -32,23 +32,15 @@ class LakeFigures:
     @staticmethod
     def from_metadata(doc: Json) -> LakeFigures | None:
         """The figures in a table's metadata; None without a snapshot."""
-        current = doc.get("current-snapshot-id")
-        found = next((each for each in doc.get("snapshots", ()) if each["snapshot-id"] == current), None)
-        if found is None:
+        if metadata.snapshot_of(doc, metadata.main_of(doc)) is None:
             return None
-        summary = found.get("summary", {})
         return LakeFigures(
-            files=_count(summary, "total-data-files"),
-            delete_files=_count(summary, "total-delete-files"),
-            deleted_rows=_count(summary, "total-position-deletes"),
-            rows=_count(summary, "total-records"),
-            bytes=_count(summary, "total-files-size"),
+            files=metadata.total_of(doc, "total-data-files"),
+            delete_files=metadata.total_of(doc, "total-delete-files"),
+            deleted_rows=metadata.total_of(doc, "total-position-deletes"),
+            rows=metadata.total_of(doc, "total-records"),
+            bytes=metadata.total_of(doc, "total-files-size"),
         )
-
-
-def _count(summary: Mapping[str, str], name: str) -> int:
-    said = str(summary.get(name, ""))
-    return int(said) if said.isdecimal() else 0
 
 
 class Lakes:

@@ -69,6 +69,23 @@ def test_a_version_s_name_shows_its_schema_and_main_keeps_its_own(lake: World) -
     assert lake.load("own$0")["properties"] == seen["properties"] | {TARGET: changed.doc["properties"][TARGET]}
 
 
+def test_only_the_tierer_of_very_many_files_merges_no_manifests_in_its_commits(
+    lake: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, deletes = 6_000, 4_000
+    added, *moved = tier(3, 1, (5, 5), (6, 6))
+    added["snapshot"]["summary"] |= {"total-data-files": str(files), "total-delete-files": str(deletes)}
+    lake.commit("own", added, *moved)
+    assert our_tables.MANIFEST_MERGE not in lake.load("own$2")["properties"]
+    monkeypatch.setattr(our_tables, "MERGED_FILES_MAX", files + deletes - 1)
+    assert lake.load("own$2")["properties"][our_tables.MANIFEST_MERGE] == "false"
+    assert our_tables.MANIFEST_MERGE not in lake.load("own")["properties"]
+    staged = snapshot(4, 3, 4)
+    answered = lake.commit("own$2", staged, set_ref("stage", 4))
+    assert answered["properties"][our_tables.MANIFEST_MERGE] == "false"
+    assert our_tables.MANIFEST_MERGE not in lake.load("own")["properties"], "it is not stored"
+
+
 def test_the_schema_moves_with_the_rows_that_need_it(lake: World) -> None:
     number = lake.load("own$2")["current-schema-id"]
     staged = snapshot(2, 1, 2)
