@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -364,6 +364,11 @@ THREADS_MAX = 4
 """The most threads for one table, and never more than there are cores."""
 AHEAD = 2
 """Batches that are read ahead of the reader, for each thread."""
+SMALL_TOGETHER = 64
+"""Small files that a thread reads as one piece, if files are many: to pass a batch on takes half as long as to
+read a file of two rows."""
+GATHERED_ROWS, GATHERED_BYTES = 1 << 14, 8 << 20
+"""Small batches are joined until they have so many rows or bytes."""
 PART_BYTES = 32 << 20
 """If there are fewer files than threads, files are split into parts of at least this size."""
 
@@ -428,8 +433,8 @@ class LakeRead:
         most = threads or min(os.cpu_count() or 1, THREADS_MAX)
         parts, count = self._parts(most)
         sources = (
-            partial(self._batches, each, columns, deletes, wanted, part, of, threads=most == 1 or count == 1)
-            for each, part, of in parts
+            partial(self._run, run, columns, deletes, wanted, part, of, threads=most == 1 or count == 1)
+            for run, part, of in parts
         )
         if count == 1:
             yield from next(sources)()
@@ -437,16 +442,24 @@ class LakeRead:
             few = min(most, count)
             yield from merged(sources, threads=few, ahead=AHEAD * few, tick=tick)
 
-    def _parts(self, threads: int) -> tuple[Iterable[tuple[PlannedFile, int, int]], int]:
-        """(file, part number, number of parts) for each piece to read, and the number of pieces. Threads consume the
-        iterator as they become free.
+    def _parts(self, threads: int) -> tuple[Iterable[tuple[Sequence[PlannedFile], int, int]], int]:
+        """(files, part number, number of parts) for each piece to read, and the most pieces that there are. Threads
+        consume the iterator as they become free.
         """
         if len(self.files) >= 2 * threads:
-            return ((each, 0, 1) for each in self.files), len(self.files)
+            together = max(min(len(self.files) // (8 * threads), SMALL_TOGETHER), 1)
+            return ((run, 0, 1) for run in _runs(self.files, together)), len(self.files)
         found = [
-            (each, part, count) for each in self.files for count in [_parts_of(each, threads)] for part in range(count)
+            ([each], part, count)
+            for each in self.files
+            for count in [_parts_of(each, threads)]
+            for part in range(count)
         ]
         return found, len(found)
+
+    def _run(self, run: Sequence[PlannedFile], *rest: Any, threads: bool) -> Iterator[pa.RecordBatch]:
+        batches = chain.from_iterable(self._batches(each, *rest, threads=threads) for each in run)
+        return batches if len(run) == 1 else gathered(batches)
 
     def _batches(
         self,
@@ -464,6 +477,42 @@ class LakeRead:
             kept = self.condition.apply(batch) if self.condition else batch
             if kept.num_rows:
                 yield kept.select(list(columns)) if self.condition else kept
+
+
+def _runs(files: Iterable[PlannedFile], together: int) -> Iterator[list[PlannedFile]]:
+    """Large files one by one, small files by up to `together`."""
+    run: list[PlannedFile] = []
+    for each in files:
+        if each.file.bytes > SMALL_BYTES:
+            yield [each]
+            continue
+        run.append(each)
+        if len(run) >= together:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: consecutive small batches are joined up to a number of rows or bytes."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_columns:  # Arrow would lose the number of rows
+            yield batch
+            continue
+        if held and (rows >= GATHERED_ROWS or size >= GATHERED_BYTES or batch.schema != held[0].schema):
+            yield _concatenated(held)
+            held, rows, size = [], 0, 0
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+    if held:
+        yield _concatenated(held)
+
+
+def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _parts_of(each: PlannedFile, threads: int) -> int:

@@ -2,32 +2,29 @@
 
 The server sums up its log and its key index; a union read at the same cut sums up what a reader sees. The sums are live
 sums of offsets, so a lost or duplicate row changes them. A second sum over all columns, from log and read, shows wrong
-values.
+values. Very many data files are summed up by several processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import NotFound, PositionExpired
 from lakestore.iceberg import places
 from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
-from lakestore.rows import row_hash
-from lakestore.rows.live_sum import mixed
-from lakestore.union import arrow, plan
+from lakestore.union import arrow, plan, shares
 from lakestore.union.cut import Cut, Transport
+from lakestore.union.explanation import Figures
+from lakestore.union.lake_files import LakeRead
 from lakestore.union.plan import TableScan
+from lakestore.union.sums import Sums, joined, summed
 from lakestore.v1 import lakestore_pb2 as pb
 
 ATTEMPTS = 3
-GATHERED_ROWS, GATHERED_BYTES = 1 << 14, 8 << 20
-"""Small batches are joined until they have so many rows or bytes, then summed."""
 
 
 class Auditor(Transport, Protocol):
@@ -35,16 +32,6 @@ class Auditor(Transport, Protocol):
 
     def audit(self, request: pb.AuditRequest, /) -> pb.AuditAnswer:
         """Sums of log and index at one cut."""
-
-
-@dataclass(slots=True)
-class Sums:
-    """The sums of one side of a bucket."""
-
-    rows: int = 0
-    offsets: int = 0
-    values: int | None = None
-    """Sum over all columns; None if it was not computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +98,15 @@ def _compared(cut: Cut, table: str, audit: pb.AuditAnswer, *, values: bool) -> V
     scan = cut.plan.scan(table)
     names = scan.table.selected(None) if values else []
     columns = [LAKE_BUCKET, LAKE_OFFSET, *names]
-    read = _summed(arrow.execute(cut, scan, columns), scan, names)
-    log = _log_values(cut, scan, columns, names) if values else None
+    lake = LakeRead.of(scan, None, Figures())
+    if shares.are_worth_it(lake.files):
+        with shares.share_processes(scan, columns, names) as running:
+            hot = summed(arrow.hot(cut, scan, columns), scan, names)
+            log = _log_values(cut, scan, columns, names) if values else None
+            read = joined([hot, *running.sums(cut.keep)])
+    else:
+        read = summed(arrow.execute(cut, scan, columns), scan, names)
+        log = _log_values(cut, scan, columns, names) if values else None
     buckets = tuple(_bucket(part, scan, read, log) for part in sorted(audit.buckets, key=lambda part: part.bucket))
     return Verification(table, audit.token, buckets, log is not None, bytes_checked=audit.bytes_checked)
 
@@ -132,7 +126,7 @@ def _bucket(part: pb.BucketAudit, scan: TableScan, read: list[Sums], log: list[S
 def _log_values(cut: Cut, scan: TableScan, columns: list[str], names: list[str]) -> list[Sums] | None:
     """Sums of the whole table from the log alone; None if its oldest rows are only in the lake."""
     try:
-        return _summed(_whole_log(cut, scan, columns), scan, names)
+        return summed(_whole_log(cut, scan, columns), scan, names)
     except PositionExpired:
         return None
 
@@ -140,41 +134,6 @@ def _log_values(cut: Cut, scan: TableScan, columns: list[str], names: list[str])
 def _whole_log(cut: Cut, scan: TableScan, columns: list[str]) -> Iterable[pa.RecordBatch]:
     whole = tuple(plan.BucketPlan(b.bucket, 0, b.head, b.dead, b.live_sum, b.live_rows) for b in scan.buckets)
     return arrow.hot(cut, plan.TableScan(scan.table, "", 0, whole, scan.table), columns)
-
-
-def _summed(batches: Iterable[pa.RecordBatch], scan: TableScan, names: list[str]) -> list[Sums]:
-    sums = [Sums(values=0) for _ in scan.buckets]
-    for batch in _gathered(batches):
-        buckets = batch.column(LAKE_BUCKET).to_numpy()
-        offsets = mixed(batch.column(LAKE_OFFSET).to_numpy())
-        hashes = row_hash.hashes([offsets, *(row_hash.column(batch.column(name)) for name in names)])
-        for bucket in np.unique(buckets).tolist():
-            _add(sums[bucket], offsets[buckets == bucket], hashes[buckets == bucket])
-    return sums
-
-
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches: summing a batch of ten rows costs as much as one of thousands."""
-    held: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        if held and (rows >= GATHERED_ROWS or size >= GATHERED_BYTES or batch.schema != held[0].schema):
-            yield _one(held)
-            held, rows, size = [], 0, 0
-        held.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-    if held:
-        yield _one(held)
-
-
-def _one(held: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return held[0] if len(held) == 1 else pa.concat_batches(held)
-
-
-def _add(sums: Sums, offsets: npt.NDArray[np.uint64], hashes: npt.NDArray[np.uint64]) -> None:
-    sums.rows += len(offsets)
-    sums.offsets = (sums.offsets + int(offsets.sum(dtype=np.uint64))) % (1 << 64)
-    sums.values = ((sums.values or 0) + int(hashes.sum(dtype=np.uint64))) % (1 << 64)
 
 
 def _sides(check: BucketCheck) -> str:

@@ -196,7 +196,7 @@ def _main(**manifests: list[int]) -> Any:
         SimpleNamespace(
             name=name,
             entries=SimpleNamespace(
-                path_hashes=np.array(numbers, np.int64), paths=lambda at, numbers=numbers: [numbers[i] for i in at]
+                path_hashes=np.array(numbers, np.int64), paths=lambda at, numbers=numbers: [str(numbers[i]) for i in at]
             ),
         )
         for name, numbers in manifests.items()
@@ -206,7 +206,7 @@ def _main(**manifests: list[int]) -> Any:
 
 def test_files_that_left_main_are_those_of_no_new_manifest() -> None:
     before = _main(same=[1, 2], merged=[3, 4], other=[5, 6, 7], empty=[])
-    assert live_files._gone(before, _main(same=[1, 2], made=[3, 7, 8])) == [4, 5, 6]
+    assert live_files._gone(before, _main(same=[1, 2], made=[3, 7, 8])) == ["4", "5", "6"]
     assert live_files._gone(before, before) == []
     assert live_files._gone(_main(), before) == []
-    assert sorted(live_files._gone(before, _main())) == [1, 2, 3, 4, 5, 6, 7]
+    assert sorted(live_files._gone(before, _main())) == list("1234567")

@@ -146,6 +146,30 @@ def test_one_column_of_fifty_is_a_fiftieth_of_the_bytes(served: Served) -> None:
     assert through.lake_bytes == one.lake_bytes
 
 
+def test_small_files_are_read_together_and_large_ones_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, rows, large = 40, 3, 5_000
+    with Served(tmp_path, ports=True) as own:
+        table = own.lake.create_table("r.t", pa.schema([("v", pa.int64())]), buckets=1)
+        tierer = LogTierer(own.server, own.lake.transport)
+        for number in range(files):
+            first = number * rows
+            table.append(pa.table({"v": range(first, first + rows)}))
+            tierer.flush("r.t")
+        table.append(pa.table({"v": range(files * rows, files * rows + large)}))
+        tierer.flush("r.t")
+        with Cut(own.lake.transport, ["r.t"]) as cut:
+            sizes = sorted(size for _, size in lake_files.planned(cut.plan.scan("r.t"), None))
+        monkeypatch.setattr(lake_files, "SMALL_BYTES", sizes[-1] - 1)
+        monkeypatch.setattr(lake_files, "THREADS_MAX", 1)
+        batches = list(own.lake.table("r.t").scan().to_batches())
+        assert sorted(v for each in batches for v in each.column(0).to_pylist()) == list(range(files * rows + large))
+        together = (files + 1) // 8
+        assert sorted(each.num_rows for each in batches) == [rows * together] * (files // together) + [large]
+        assert own.lake.table("r.t").scan(columns=[], where="v >= 7").count() == files * rows + large - 7
+        monkeypatch.setattr(lake_files, "GATHERED_ROWS", 1)
+        assert len(list(own.lake.table("r.t").scan().to_batches())) == files + 1
+
+
 def test_a_stream_is_left_in_the_middle(served: Served) -> None:
     stream = served.lake.table("r.wide").scan(columns=["id"]).to_batches()
     assert isinstance(stream, Generator)

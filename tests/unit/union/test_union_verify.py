@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,10 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from lakestore.errors import PositionExpired
+from lakestore.errors import Corrupt, Internal, PositionExpired
+from lakestore.model.file_uri import to_path
 from lakestore.rows import ipc, row_hash
-from lakestore.union import verify as union_verify
-from lakestore.union.verify import Sums, Verification, verify
+from lakestore.union import lake_files, shares
+from lakestore.union.cut import Cut
+from lakestore.union.sums import Sums
+from lakestore.union.verify import Verification, verify
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.unit.union.test_union_read import TABLE, Log, Warehouse
 
@@ -120,9 +125,43 @@ def test_batches_of_small_files_are_added_up_together(log: Audited, monkeypatch:
     assert found.same
     assert sorted(hashed) == [300, 300], "the lake's rows with the hot ones, and the log's"
     hashed.clear()
-    monkeypatch.setattr(union_verify, "GATHERED_ROWS", 1)
+    monkeypatch.setattr(lake_files, "GATHERED_ROWS", 1)
     assert verify(log, "shop.orders").buckets == found.buckets
     assert len(hashed) > 2
+
+
+def test_several_processes_find_the_same(log: Audited, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = verify(log, "shop.orders")
+    monkeypatch.setattr(shares, "FILES_MIN", 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    begun: list[shares.Share] = []
+    answer = shares._answer
+
+    def noted(process: object, share: shares.Share) -> shares.Answer:
+        begun.append(share)
+        return answer(process, share)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shares, "_answer", noted)
+    together = verify(log, "shop.orders")
+    assert together.same
+    assert together == alone
+    assert [each.number for each in begun] == [0, 1]
+    parts = [each.sums() for each in begun]
+    assert all(any(bucket.rows for bucket in part) for part in parts), "each process has some of the rows"
+
+
+def test_an_error_in_one_of_several_processes_is_told(log: Audited, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "FILES_MIN", 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    with Cut(log, ["shop.orders"]) as cut:
+        (location, _), *_ = lake_files.planned(cut.plan.scan("shop.orders"), None)
+    path = Path(to_path(location) or "")
+    path.write_bytes(b"no Parquet at all")
+    with pytest.raises(Corrupt, match=path.name):
+        verify(log, "shop.orders")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(Internal, match="ended with code 1"):
+        verify(log, "shop.orders")
 
 
 def test_sums_start_empty() -> None:
