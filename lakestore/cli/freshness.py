@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict
 
 import click
@@ -28,6 +29,7 @@ def price(table: str, server: str, as_json: bool) -> None:
     from lakestore.model.freshness_price import BANDS, priced
     from lakestore.union.past_rounds import remembered
     from lakestore.union.plan import newest
+    from lakestore.union.table_keys import read_folders
 
     with open_lake(server) as lake:
         scan = newest(lake.transport.plan, table)
@@ -35,7 +37,8 @@ def price(table: str, server: str, as_json: bool) -> None:
             raise Invalid(
                 f"table {table} has no rounds yet: let `lakestore tier` run beside its usual load for a while"
             )
-        rounds, rewrites = remembered(scan.metadata_location)
+        with closing(read_folders(lake.transport, [scan])):
+            rounds, rewrites = remembered(scan.metadata_location)
     own = scan.table.lake.freshness_seconds
     rate, prices = priced(rounds, rewrites, sorted({*BANDS, own}))
     if as_json:

@@ -68,6 +68,9 @@ class Hold:
     def release_lease(self, request: pb.LeaseRequest, /) -> object:
         return self._transport.release_lease(request)
 
+    def store_key(self, request: pb.StoreKeyRequest, /) -> pb.StoreKeyAnswer:
+        return self._transport.store_key(request)
+
     def _keep(self) -> None:
         if self._closed:
             raise Invalid("this snapshot is closed: take a new one")

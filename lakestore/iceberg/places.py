@@ -5,32 +5,37 @@
    read stays in memory, and the store is asked for it once.
 3. A small file goes up in one put. No folder is made in an object store.
 4. A store that does not answer is `Unavailable`, a store that refuses is `Invalid`: no raw error of Arrow's leaves.
+5. A file for which a server gave the key is opened again with the next key if the store refuses the first one.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 from pyarrow import NativeFile
 from pyarrow.fs import FileSystem, LocalFileSystem
 
 from lakestore.errors import Invalid, LakestoreError, Unavailable
-from lakestore.iceberg import store_counts
+from lakestore.iceberg import store_counts, store_keys
 from lakestore.iceberg.cache import RecentValues
 from lakestore.iceberg.store_counts import GET, HEAD, PUT
+from lakestore.iceberg.store_keys import KeySource, ReaderKey
 from lakestore.model import file_uri
 
 KEPT_BYTES_MAX = 4 << 20
 """Size up to which a file of an object store is read whole and stays in memory."""
 SMALL_FILES_BYTES = 32 << 20
 """Memory for small files of object stores."""
-_STORES_KEPT = 16
+_STORES_KEPT = 64
+_KEYS_TRIED = 3
+"""Keys of a server that a file tries, one after the other, before it takes a refusal as final."""
 _STORE_ERROR = re.compile(
     r"AWS Error (?P<code>[A-Z_]+(?: \(HTTP status \d+\))?) during (?P<what>\w+)|google::cloud|Azure"
 )
@@ -42,6 +47,7 @@ _REFUSALS = frozenset(
 )  # fmt: skip
 """Codes of answers that a store repeats until its keys, address or region are set right."""
 UNKNOWN_AUTHORITY = "this machine does not know the authority of its certificate: set SSL_CERT_FILE"
+_Answer = TypeVar("_Answer")
 _small: RecentValues[memoryview] = RecentValues(SMALL_FILES_BYTES)
 
 
@@ -70,9 +76,15 @@ def place(location: str) -> tuple[Any, str]:
     local = file_uri.to_path(location)
     if local is not None:
         return _local(), local
+    source = store_keys.source_of(location)
+    return _place(location, source.key() if source else None)
+
+
+def _place(location: str, key: ReaderKey | None) -> tuple[FileSystem, str]:
+    """The file system and path of a file in a store, for one key; None for the environment's."""
     scheme, _, rest = location.partition("://")
     store, _, path = rest.partition("/")
-    filesystem, root = _store(f"{scheme}://{store}")
+    filesystem, root = _store(f"{scheme}://{store}", key)
     return filesystem, f"{root}/{path}"
 
 
@@ -96,11 +108,14 @@ def store_errors(location: str) -> Iterator[None]:
 
 
 def _store_error(location: str, code: str, what: str, error: OSError) -> LakestoreError:
+    hint = "check AWS_ACCESS_KEY_ID and its rights"
+    if store_keys.is_without(location):
+        hint = "set AWS_ACCESS_KEY_ID, or let the server give you a key (engine_keys in its settings)"
     if code in _REFUSALS:
-        return Invalid(
-            f"the object store refuses {what} of {location} ({code}): check AWS_ACCESS_KEY_ID and its rights"
-        )
+        return Invalid(f"the object store refuses {what} of {location} ({code}): {hint}")
     said = f"{code} at {what}" if code else next(iter(str(error).splitlines()), "")[:200]
+    if store_keys.is_without(location):
+        said += f"; {hint}"
     if "SSL peer certificate" in str(error):
         said += f", {UNKNOWN_AUTHORITY}"
     return Unavailable(f"the object store does not answer for {location}: {said}")
@@ -116,20 +131,93 @@ def read(location: str) -> bytes:
 
 def open_file(location: str) -> NativeFile:
     """Open a file for random reads. Raises `FileNotFoundError`."""
-    filesystem, path = place(location)
     if not is_in_store(location):
+        filesystem, path = place(location)
         return filesystem.open_input_file(path)
     kept = _small.get(location)
     if kept is None:
-        store_counts.of_process().add(HEAD, GET)
         with store_errors(location):
-            stream = filesystem.open_input_file(path)
+            stream = _opened(location)
             if stream.size() > KEPT_BYTES_MAX:
                 return stream
             with stream:
                 kept = memoryview(stream.read_buffer())
         _keep(location, kept)
     return pa.BufferReader(pa.py_buffer(kept))
+
+
+def _opened(location: str) -> NativeFile:
+    """A file of a store, by the key of this process or of a server."""
+    source = store_keys.source_of(location)
+    key = source.key() if source else None
+    if source is not None and key is not None:
+        return pa.PythonFile(_KeyedFile(location, source, key), mode="r")
+    store_counts.of_process().add(HEAD, GET)
+    filesystem, path = _place(location, None)
+    return filesystem.open_input_file(path)
+
+
+class _KeyedFile(io.RawIOBase):
+    """A file of a store by the keys of a source. It is opened again when its key is replaced or refused. Arrow holds
+    the file's lock while it reads."""
+
+    def __init__(self, location: str, source: KeySource, key: ReaderKey) -> None:
+        self._location, self._source, self._key, self._at = location, source, key, 0
+        self._stream: NativeFile | None = None
+        self._size = self._answer(lambda stream: int(stream.size()))
+
+    def _answer(self, work: Callable[[NativeFile], _Answer]) -> _Answer:
+        current = self._source.key()
+        if current is not None and current != self._key:
+            self._use(current)
+        for _ in range(_KEYS_TRIED - 1):
+            try:
+                return work(self._open_stream())
+            except OSError as error:
+                following = self._source.after(self._key) if _may_be_refusal(error) else None
+                if following is None:
+                    raise
+                self._use(following)
+        return work(self._open_stream())
+
+    def _use(self, key: ReaderKey) -> None:
+        self._key, self._stream = key, None
+
+    def _open_stream(self) -> NativeFile:
+        if self._stream is None:
+            store_counts.of_process().add(HEAD, GET)
+            filesystem, path = _place(self._location, self._key)
+            self._stream = filesystem.open_input_file(path)
+        return self._stream
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(base + offset, 0)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(self._size - self._at, 0)
+        size = left if size is None or size < 0 else min(size, left)
+        if not size:
+            return b""
+        found: bytes = self._answer(lambda stream: stream.read_at(size, self._at))
+        self._at += len(found)
+        return found
+
+
+def _may_be_refusal(error: OSError) -> bool:
+    """Arrow calls a refusal an internal failure if its text is longer than the bytes that were asked for."""
+    match = _STORE_ERROR.search(str(error))
+    return match is not None and (match["code"] in _REFUSALS or match["code"] == "INTERNAL_FAILURE")
 
 
 def forget_stores() -> None:
@@ -204,8 +292,10 @@ def _local() -> FileSystem:
 
 
 @lru_cache(maxsize=_STORES_KEPT)
-def _store(address: str) -> tuple[FileSystem, str]:
+def _store(address: str, key: ReaderKey | None) -> tuple[FileSystem, str]:
     """The file system of an object store and the root path in it. It is cached to keep the connections."""
+    if key is not None:
+        return key.filesystem(), address.partition("://")[2]
     # With a delayed open, Arrow sends up to 5 MB in one put. Otherwise each file is an upload in parts: three requests.
     options = "?allow_delayed_open=true" if address.startswith("s3://") else ""
     filesystem, root = FileSystem.from_uri(f"{address}{options}")

@@ -16,6 +16,7 @@ from lakestore.model.alteration import Requirement
 from lakestore.model.token import Token
 from lakestore.union import plan
 from lakestore.union.plan import ReadPlan, TableScan
+from lakestore.union.table_keys import read_folders
 from lakestore.v1 import lakestore_pb2 as pb
 
 RENEWALS_PER_LEASE = 3
@@ -39,6 +40,8 @@ class Transport(Protocol):
     def renew_lease(self, request: pb.LeaseRequest, /) -> pb.LeaseAnswer: ...
 
     def release_lease(self, request: pb.LeaseRequest, /) -> object: ...
+
+    def store_key(self, request: pb.StoreKeyRequest, /) -> pb.StoreKeyAnswer: ...
 
 
 class Cut:
@@ -70,6 +73,7 @@ class Cut:
         self.plan = held
         """The parts to read, for each table."""
         self._closed, self._again = False, HELD_AGAIN_MAX
+        self._folders = read_folders(transport, held.tables)
 
     @property
     def token(self) -> str:
@@ -105,6 +109,7 @@ class Cut:
 
     def close(self) -> None:
         """Release the lease. Closing twice is harmless."""
+        self._folders.close()
         if self._closed or not self.plan.lease:
             return
         self._closed = True

@@ -319,9 +319,8 @@ class Server:
             check_seconds=check_seconds,
             wake_checkpoint=wake_checkpoint,
         )
-        self.expiry = Expiry(self.engine, settings.expiry_check_seconds)
         self.presented = SnapshotTables(self.engine, leases, self.catalog, clock, presenter or self._builder())
-        calls = Calls(clock, settings.slow_seconds)
+        self.expiry, calls = Expiry(self.engine, settings.expiry_check_seconds), Calls(clock, settings.slow_seconds)
         self.dropped = DroppedTables(self.engine, leases, self.catalog, check_seconds, wake_checkpoint)
         self._outside_check = OutsideCheck(self.engine, self.catalog, settings.catalog.check_seconds)
         self.rescales = RescaleDuty(self.engine, clock, settings.rescale_check_seconds)
@@ -342,6 +341,7 @@ class Server:
             calls=calls,
             presented=self.presented,
             holds=HoldVerbs(self.engine, leases, ledger.holds_from_before, settings.lease_grace_seconds),
+            engine_keys=self._engine_keys,
         )
         self.sources = Sources(
             self.engine, self.upkeep, calls, leases, self.catalog, self.presented, self.service.status

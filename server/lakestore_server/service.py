@@ -19,6 +19,7 @@ from lakestore.wire.commit_message import Sent
 from lakestore_server.catalog.adoption import Adoptions
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.dropping import Droppings, Truncations
+from lakestore_server.catalog.engine_keys import EngineKeys, StoreKeys
 from lakestore_server.catalog.rescaling import Rescales
 from lakestore_server.catalog.tables import Databases, TableVerbs
 from lakestore_server.catalog.tierer_epoch import TiererVerbs
@@ -98,6 +99,7 @@ class Verbs(TypedDict):
     Fetch: Callable[[pb.FetchRequest], Iterator[pb.RowBatch]]
     RenewLease: Callable[[pb.LeaseRequest], pb.LeaseAnswer]
     ReleaseLease: Callable[[pb.LeaseRequest], pb.LeaseAnswer]
+    StoreKey: Callable[[pb.StoreKeyRequest], pb.StoreKeyAnswer]
     AcquireTierer: Callable[[pb.TiererRequest], pb.TiererAnswer]
     ReleaseTierer: Callable[[pb.TiererRequest], pb.TiererAnswer]
     Status: Callable[[pb.StatusRequest], pb.StatusAnswer]
@@ -129,6 +131,7 @@ class _Parts:
     feed: Feed
     subscriptions: Subscriptions
     plans: Plans
+    store_keys: StoreKeys
     tierer: TiererVerbs
     audits: AuditVerbs
     backups: BackupVerbs
@@ -179,6 +182,7 @@ def _verbs(parts: _Parts) -> Verbs:
         "Fetch": parts.plans.fetch,
         "RenewLease": parts.plans.renew_lease,
         "ReleaseLease": parts.plans.release_lease,
+        "StoreKey": parts.store_keys.store_key,
         "AcquireTierer": parts.tierer.acquire_tierer,
         "ReleaseTierer": parts.tierer.release_tierer,
         "Status": parts.status.status,
@@ -217,6 +221,7 @@ class Service:
         calls: Calls,
         presented: SnapshotTables,
         holds: HoldVerbs,
+        engine_keys: EngineKeys,
     ) -> None:
         self.reports = Reports(clock, engine.limits)
         """The reports of other processes."""
@@ -235,7 +240,6 @@ class Service:
         )
         """The source of the status."""
         lookups = Lookups(engine, Completeness(engine, clock))
-        writes = CommitVerbs(engine, InsertedRows(lookups, engine.limits).add)
         parts = _Parts(
             engine,
             StatusVerbs(engine, leases, self.status),
@@ -248,11 +252,12 @@ class Service:
             Databases(engine),
             producers,
             RegisterVerbs(engine),
-            writes,
+            CommitVerbs(engine, InsertedRows(lookups, engine.limits).add),
             lookups,
             Feed(engine, subscriptions, leases, clock),
             subscriptions,
             presented.plans,
+            StoreKeys(engine, engine_keys),
             TiererVerbs(engine, clock, catalog),
             AuditVerbs(engine, upkeep.integrity),
             BackupVerbs(engine, upkeep.checkpointer, about["warehouse"]),
@@ -260,13 +265,12 @@ class Service:
             holds,
             self.reports,
         )
-        self.calls = calls
-        self.write_stream = writes.stream
+        self.calls, self._engine = calls, engine
+        self.write_stream = parts.writes.stream
         """Begins a stream of pipelined commits, which the port's form of `Write` answers."""
         self._waiting: AnyVerbs = {"Changes": partial(self._certain_items, parts.feed.messages), "Write": _answers}
         """The port's form of waiting verbs: they yield pauses and hold no thread."""
         self.verbs: Verbs = _verbs(parts)
-        self._engine = engine
         self._is_shared = bool(engine.role)
         """Whether other servers may lead; looked up once, because each call asks."""
 

@@ -22,6 +22,7 @@ from lakestore.client.profiles import target
 from lakestore.client.servers import connect
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid, Unavailable
+from lakestore.iceberg import store_keys
 from lakestore.java import set_java_home
 from lakestore.v1.lakestore_pb2 import StatusRequest
 from lakestore_spark.cut_tables import NOW
@@ -43,6 +44,8 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Environment variable of a program that spark-submit runs. Its Java runs already: master, memory and jars are set."""
 _REACHED = "reached"
 """Key beside a server's status for the address that answered: of several servers, the leader's."""
+_ASKS_FOR_KEYS = {"header.X-Iceberg-Access-Delegation": "vended-credentials"}
+"""Catalog setting of a process without a key of the store: the server's catalog gives it one with each table."""
 _NO_REFRESH = {"rest.auth.type": "oauth2", "token-refresh-enabled": "false"}
 """Catalog settings that keep our token for the whole session instead of exchanging it for one that lasts an hour."""
 
@@ -216,6 +219,7 @@ def _catalog_conf(name: str, http: str, credentials: Credentials) -> dict[str, s
         # Spark would otherwise cache a loaded table for 30 s or until REFRESH TABLE.
         "cache-enabled": "false",
         **({"warehouse": warehouse} if warehouse else {}),
+        **({} if store_keys.has_own() else _ASKS_FOR_KEYS),
         **({"token": credentials.bearer, **_NO_REFRESH} if credentials.bearer else {}),
     }
     return {key: CATALOG_CLASS, **{f"{key}.{setting}": value for setting, value in settings.items()}}

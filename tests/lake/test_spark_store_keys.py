@@ -20,6 +20,7 @@ import lakestore as ls
 from lakestore.cli.main import cli
 from lakestore.java import java_home
 from tests.support.guarded_store import ROLE, GuardedStore
+from tests.support.log_tierer import LogTierer
 from tests.support.process import ServerProcess
 
 pytestmark = pytest.mark.spark
@@ -41,6 +42,13 @@ spark.sql("CREATE NAMESPACE lake.other")
 spark.sql("CREATE TABLE lake.other.events (id bigint) USING iceberg")
 spark.sql("INSERT INTO lake.other.events SELECT id FROM range(7)")
 found.append(spark.sql("SELECT count(*) FROM lake.other.events").collect()[0][0])
+from lakestore_spark.source import register
+register(spark)
+read = spark.read.format("lakestore").option("server", sys.argv[2]).option("table", "shop.visits").load()
+found.append(sorted(row.id for row in read.select("id").collect()))
+from lakestore.spark import session
+own = session(sys.argv[2])
+found.append([own.sql(f"SELECT count(*) FROM {name}.shop.visits").collect()[0][0] for name in ("lake", "now")])
 print("FOUND", json.dumps(found))
 """
 
@@ -54,18 +62,23 @@ def test_the_printed_lines_of_spark_need_no_key(tmp_path: Path) -> None:
             with ls.connect(server.address) as lake:
                 orders = lake.create_table("shop.orders", pa.schema([("id", pa.int64())]), primary_key=["id"])
                 orders.upsert([{"id": number} for number in range(5)])
+                visits = lake.create_table("shop.visits", pa.schema([("id", pa.int64())]))
+                visits.append([{"id": 1}, {"id": 2}])
+                LogTierer(server, lake.transport).flush("shop.visits")
+                visits.append([{"id": 3}])
+            store.guard.used.clear()
             said = CliRunner().invoke(cli, ["connect", "spark", "--server", server.address, "--json"])
             lines = json.loads(said.output)["lines"]
             ran = subprocess.run(
-                [sys.executable, "-c", SCRIPT, str(Path(sys.prefix) / "ivy")],
+                [sys.executable, "-c", SCRIPT, str(Path(sys.prefix) / "ivy"), server.address],
                 input=json.dumps([line.partition("  --")[0] for line in lines]),
-                env={**_without_keys(), "JAVA_HOME": str(java_home())},
+                env={**_without_keys(), "JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": sys.executable},
                 capture_output=True,
                 text=True,
                 check=False,
             )
             (found,) = [line for line in ran.stdout.splitlines() if line.startswith("FOUND ")] or [ran.stderr[-3000:]]
-            assert json.loads(found.removeprefix("FOUND ")) == [5, 5, 5, 0, 7]
+            assert json.loads(found.removeprefix("FOUND ")) == [5, 5, 5, 0, 7, [1, 2, 3], [2, 3]]
             (account,) = {key for key, *_ in store.guard.used if not key.startswith("ASIA")}
             assert account == store.environment["AWS_ACCESS_KEY_ID"], "the server has its own key"
             written = [

@@ -11,9 +11,11 @@ import hmac
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from email.message import Message
 from fnmatch import fnmatchcase
+from math import inf
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -37,6 +39,8 @@ class Account:
     secret: str
     statements: tuple[Mapping[str, Any], ...]
     token: str = ""
+    until: float = inf
+    """The time at which the key ends, in seconds since 1970."""
 
 
 @dataclass(slots=True)
@@ -49,6 +53,8 @@ class Guard:
     """(key, action, resource) of every request that passed."""
     roles: list[dict[str, str]] = field(default_factory=list)
     """The fields of every AssumeRole."""
+    role_seconds: float | None = None
+    """The life of a key of the role, whatever is asked; None: as asked."""
 
     def __call__(self, call: Call) -> str | None:
         key, region, service = self._proven(call)
@@ -68,6 +74,12 @@ class Guard:
         self.used.append((key, action, resource))
         return None
 
+    def end_keys(self) -> None:
+        """End every key of the role now."""
+        for key, account in list(self.accounts.items()):
+            if account.token:
+                self.accounts[key] = replace(account, until=0.0)
+
     def may(self, key: str, action: str, resource: str) -> bool:
         """Whether a key may do something with an object."""
         return _allows(self.accounts[key].statements, action, resource, "")
@@ -84,6 +96,8 @@ class Guard:
             raise Refused(403, "InvalidAccessKeyId")
         if call.headers.get("x-amz-security-token", "") != account.token:
             raise Refused(403, "InvalidToken")
+        if time.time() > account.until:
+            raise Refused(400, "ExpiredToken")
         names = fields["SignedHeaders"].split(";")
         own = _signature(call, account.secret, (day, region, service), names)
         if not hmac.compare_digest(own, fields["Signature"]):
@@ -97,8 +111,9 @@ class Guard:
         policy = json.loads(fields["Policy"])["Statement"]
         own = hashlib.sha512(f"role {len(self.roles)}".encode()).hexdigest()
         key, secret, token = f"ASIA{own[:16].upper()}", own[16:56], own[56:]
-        self.accounts[key] = Account(secret, tuple(policy), token)
-        until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + int(fields["DurationSeconds"])))
+        ends = time.time() + (self.role_seconds or int(fields["DurationSeconds"]))
+        self.accounts[key] = Account(secret, tuple(policy), token, ends)
+        until = datetime.fromtimestamp(ends, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return (
             '<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>'
             f"<AccessKeyId>{key}</AccessKeyId><SecretAccessKey>{secret}</SecretAccessKey>"

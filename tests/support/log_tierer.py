@@ -14,15 +14,17 @@ from lakestore.union import arrow
 from lakestore.union.cut import Cut
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
+from tests.support.process import ServerProcess
 
 
 class LogTierer:
     """Rounds of one server, which must have its ports open."""
 
-    def __init__(self, server: Server, transport: Any, **properties: str) -> None:
+    def __init__(self, server: Server | ServerProcess, transport: Any, **properties: str) -> None:
         """`properties` are more of PyIceberg's, such as a token."""
         self._transport = transport
-        self._catalog = RestCatalog("lake", uri=f"http://{server.about['http']}/iceberg", **properties)
+        http = f"{server.host}:{server.http_port}" if isinstance(server, ServerProcess) else server.about["http"]
+        self._catalog = RestCatalog("lake", uri=f"http://{http}/iceberg", **properties)
         self._epoch = transport.acquire_tierer(pb.TiererRequest(holder="test", seconds=600)).epoch
 
     def flush(self, name: str) -> None:

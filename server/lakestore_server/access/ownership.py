@@ -34,6 +34,7 @@ _COUNTED = (
     pb.DropPartsRequest,
     pb.CommitRequest,
     pb.ReportRequest,
+    pb.StoreKeyRequest,
 )
 """Requests that use a principal's quota or create something that only this principal may use."""
 
@@ -50,6 +51,8 @@ def to_stored_names(caller: Caller, row: Row, request: Any) -> None:
     """Replace names in a request by stored names and its lease by the granted one; `Denied` for names of others."""
     if isinstance(request, _COUNTED):
         request.owner = caller.counted_as
+    if isinstance(request, pb.StoreKeyRequest):
+        request.rights[:] = [right for right in ("read", "tier") if caller.principal.may(right, EVERYTHING)]
     if Own.PRODUCER in row.owns and request.producer:
         request.producer = _kept_name(caller, request.producer)
     if Own.REGISTERS in row.owns and request.registers:

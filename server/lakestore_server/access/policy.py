@@ -292,6 +292,7 @@ _OWN_RPCS = (
         by_uuid=True,
         present=finders.present_uuid,
     ),
+    _rpc("StoreKey", finders.uuid_field, "the table of `table_uuid`", by_uuid=True),
     _rpc("RenewLease", finders.no_table, "some table", owns=(Own.LEASE,)),
     _rpc("ReleaseLease", finders.no_table, "some table", owns=(Own.LEASE,)),
     _rpc("AcquireTierer", finders.every_table, "every table"),

@@ -29,10 +29,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 from lakestore.errors import Invalid, Unavailable
-from lakestore_server.access.principals import EVERYTHING, Principal
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.access.principals import ANYONE, EVERYTHING, Grant, Principal
 from lakestore_server.catalog import locations
+from lakestore_server.commit.engine import Engine
 from lakestore_server.journals import store_errors
+from lakestore_server.read.plan import metadata_of
 from lakestore_server.settings import EngineKeys as KeySettings
+from lakestore_server.state import swaps
 
 log = logging.getLogger("lakestore.catalog")
 Json = dict[str, Any]
@@ -148,6 +152,22 @@ class EngineKeys:
         entries = [{"prefix": f"{prefix.rstrip('/')}/", "config": config} for prefix in prefixes]
         return {"config": config, "storage-credentials": entries}
 
+    def reader_key(self, principal: Principal, files: TableFiles) -> pb.StoreKeyAnswer:
+        """The key for Lakestore's own readers; without an id if this principal gets none."""
+        key = self._key(principal, files)
+        if key is None:
+            return pb.StoreKeyAnswer()
+        about = self.endpoint_config()
+        return pb.StoreKeyAnswer(
+            id=key.id,
+            secret=key.secret,
+            session=key.token,
+            seconds=max(int(key.until - time.time()), 1) if key.until else 0,
+            endpoint=about.get("s3.endpoint", ""),
+            region=about.get("s3.region", ""),
+            virtual_host=about.get("s3.path-style-access") == "false",
+        )
+
     def _key(self, principal: Principal, files: TableFiles) -> StoreKey | None:
         if self.kind == "never" or not all(locations.inside(each, self._warehouse) for each in files.folders):
             return None
@@ -172,6 +192,27 @@ class EngineKeys:
         if not file:
             return key_of(self._environment, "the environment")
         return key_of(_variables(file, f"engine_keys.{setting}"), f"engine_keys.{setting} {file}")
+
+
+class StoreKeys:
+    """The verb by which Lakestore's own clients get the key for the files of one table."""
+
+    def __init__(self, engine: Engine, keys: EngineKeys) -> None:
+        self._engine, self._keys = engine, keys
+
+    def store_key(self, request: pb.StoreKeyRequest) -> pb.StoreKeyAnswer:
+        """The key that an engine of this principal would get for a cut of the table. The edge has checked that the
+        principal may read it."""
+        view = self._engine.view
+        state = swaps.kept_table(view, request.table_uuid)
+        location = metadata_of(view, state) if state else ""
+        if state is None or not location:
+            return pb.StoreKeyAnswer()
+        table = state.table.name
+        grants = Grant(frozenset(request.rights), (EVERYTHING,)), Grant(frozenset(("read",)), (table,))
+        # metadata of our tables is in `metadata` of the table's folder
+        files = TableFiles(table, (location.rsplit("/", 2)[0],))
+        return self._keys.reader_key(Principal(request.owner or ANYONE.name, grants), files)
 
 
 def key_of(variables: Mapping[str, str], where: str) -> StoreKey:

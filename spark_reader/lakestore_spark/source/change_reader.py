@@ -145,7 +145,7 @@ class StreamDriver:
         where = f"({self._where})" if self._where else ""
         answer = pb.PlanAnswer()
         answer.CopyFrom(self._snapshot[1])
-        return parts_of(self._address, answer, Rows(self._shown, where))
+        return parts_of(self._transport, self._address, answer, Rows(self._shown, where))
 
     def hold(self, offset: dict[str, Any]) -> None:
         """Keep the log from an offset. For the first batch, from its beginning."""

@@ -8,6 +8,7 @@ the lease has expired.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from lakestore.rows.projection import Projection
 from lakestore.union import arrow, plan
 from lakestore.union.cut import Cut
 from lakestore.union.plan import ScanPart, TableScan
+from lakestore.union.table_keys import KeyServer, read_folders
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_spark.source.options import Address, Options
 from lakestore_spark.types import for_spark, schema_for_spark, spark_schema, spark_type
@@ -183,13 +185,14 @@ class PlanPart(InputPartition):
             transport.close()
 
 
-def parts_of(address: Address, answer: pb.PlanAnswer, rows: Rows) -> list[PlanPart]:
-    """A plan of one table as tasks."""
+def parts_of(server: KeyServer, address: Address, answer: pb.PlanAnswer, rows: Rows) -> list[PlanPart]:
+    """A plan of one table as tasks. A task has no key of the store: it asks the server for one."""
     scan = plan.decode(answer).tables[0]
     rows.shown.names_in(scan.table)
     condition = condition_text.parse(rows.where, scan.table) if rows.where else None
     whole = answer.SerializeToString()
-    cold = [PlanPart(address, whole, ScanPart(paths, ()), rows) for paths in _lake_parts(scan, condition)]
+    with closing(read_folders(server, [scan])):
+        cold = [PlanPart(address, whole, ScanPart(paths, ()), rows) for paths in _lake_parts(scan, condition)]
     for table in answer.tables:
         for bucket in table.buckets:
             del bucket.dead[:]  # the server leaves dead rows out of its answers
@@ -257,7 +260,7 @@ class TableReader(DataSourceReader):
             answer = transport.plan(plan.request([options.table], at=at, lease_seconds=LEASE_SECONDS))
             rows = Rows(self._shown, self._where)
             self._shown.check(plan.decode(answer).tables[0].table, rows.where)
-            return parts_of(address, answer, rows)
+            return parts_of(transport, address, answer, rows)
         finally:
             transport.close()
 

@@ -201,6 +201,9 @@ class Log:
         self.leases.discard(request.lease)
         return pb.LeaseAnswer()
 
+    def store_key(self, request: pb.StoreKeyRequest, /) -> pb.StoreKeyAnswer:
+        return pb.StoreKeyAnswer()
+
 
 class Files(NoopCatalog):
     """The least catalog: the newest metadata file of one table."""

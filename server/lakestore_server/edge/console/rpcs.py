@@ -18,7 +18,7 @@ ASKED_BYTES_MAX = 64 << 20
 CALL_BYTES = 2_000
 """Memory of one kept call without its request."""
 _READS = {name for name, method in rpc.METHODS.items() if method.reads}
-READS = _READS - {"Changes", "ChangeRanges", "Audit"} | {"RenewLease", "ReleaseLease"}
+READS = _READS - {"Changes", "ChangeRanges", "Audit", "StoreKey"} | {"RenewLease", "ReleaseLease"}
 """RPCs that a query may make."""
 
 
