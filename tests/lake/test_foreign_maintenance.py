@@ -6,19 +6,26 @@
 from __future__ import annotations
 
 import os
+import random
+import re
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 import lakestore as ls
 from lakestore.spark import attach
 from lakestore.union.verify import verify
+from lakestore_server.main import Server
 from lakestore_tiering import Tierer, orphans
+from tests.support.older_iceberg import OlderIceberg, Refused
 from tests.support.seeds import seeded
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -27,13 +34,19 @@ NAME = "shop.kept"
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 OLD_SECONDS = 10 * 86_400.0
 FEW, MANY = 2, 15
+LOST = "CommitFailedException|ValidationException|plan again|Cannot commit"
+"""Words of a procedure whose commit came after another one; stock Spark says them and ends."""
 Row = tuple[Any, ...]
 
 
 class Table:
     """The table, a model of its rows, and all that another engine does to it."""
 
-    def __init__(self, lake: ls.Lake, spark: SparkSession, version: int, folder: Path) -> None:
+    def __init__(
+        self, lake: ls.Lake, spark: SparkSession, version: int, folder: Path, other: OlderIceberg | None = None
+    ) -> None:
+        """`other` runs the procedures instead of the Spark of this process."""
+        self._other = other
         layout = {"format_version": version, "partition_by": ["bucket(2, id)"] if version == 3 else []}
         self._lake, self._spark, self._folder = lake, spark, folder
         self._table = lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=2, lake=layout)
@@ -72,9 +85,47 @@ class Table:
             self.property,
         ]
 
+    def beside(self, rng: random.Random) -> None:
+        """One procedure while rounds go on. It may lose to a round. No file is made old: rounds need theirs."""
+        step = rng.choice(self.procedures())
+        self.did.append(step.__name__)
+        try:
+            step()
+        except (Py4JJavaError, Refused) as error:
+            if not re.search(LOST, str(error)) and not self._has_expired(str(error)):
+                raise
+            self.did.append(f"refused {str(error)[:300]}")
+
+    def _has_expired(self, error: str) -> bool:
+        """Whether a procedure lacked a file that our expiry removed at the same time.
+
+        A procedure reads the files of the snapshots that were there when it began, and stock engines have no leases.
+        Two stock procedures at once end so too. No snapshot of the table may lack a file.
+        """
+        gone = re.search(
+            r"NotFoundException.*?(/\S+/(?:metadata|data)/\S+?\.(?:avro|parquet|puffin))", error, re.DOTALL
+        )
+        if gone is None:
+            return False
+        kinds = {"snapshots": "manifest_list", "all_manifests": "path", "all_files": "file_path"}
+        there = [self._spark.sql(f"SELECT {name} FROM lake.{NAME}.{kind}").collect() for kind, name in kinds.items()]
+        return not any(row[0].endswith(gone[1]) for rows in there for row in rows)
+
+    def procedures(self) -> list[Callable[[], None]]:
+        """The five procedures of Iceberg."""
+        return [self.rewrite_data, self.rewrite_manifests, self.rewrite_deletes, self.expire, self.remove_new_orphans]
+
+    def remove_new_orphans(self) -> None:
+        """As it is called in practice: it keeps what is younger than three days."""
+        self._call("remove_orphan_files")
+
     def _call(self, procedure: str, **arguments: str) -> None:
         said = ", ".join(f"{name} => {value}" for name, value in {"table": f"'{NAME}'", **arguments}.items())
-        self._spark.sql(f"CALL lake.system.{procedure}({said})").collect()
+        statement = f"CALL lake.system.{procedure}({said})"
+        if self._other is not None:
+            self._other.sql(statement)
+        else:
+            self._spark.sql(statement).collect()
 
     def rewrite_data(self) -> None:
         self._call("rewrite_data_files", options="map('rewrite-all', 'true')")
@@ -153,4 +204,110 @@ def test_maintenance_by_stock_spark(
         table.age()
         orphans.remove(tierer.tools, lake.table(NAME).definition)
         table.check(tiered=True)
+    print(table.did)
+
+
+@pytest.mark.timeout(300)
+def test_a_round_is_planned_again_if_an_expiry_cut_the_history_that_it_began_on(
+    lake: ls.Lake, spark: SparkSession, tmp_path: Path
+) -> None:
+    table = Table(lake, spark, 2, tmp_path / "data" / "warehouse")
+
+    def cut(point: str) -> None:
+        if point == "before-commit" and table.did:
+            for step in (table.rewrite_deletes, table.rewrite_data, table.rewrite_data, table.expire):
+                step()
+
+    with Tierer(lake, spark, crash=cut) as tierer:
+        table.write()
+        tierer.run_once(compaction=False)
+        table.write()
+        table.did.append("cut")
+        with pytest.raises(ls.Conflict, match="plan again"):
+            tierer.run_once(compaction=False)
+        table.did.clear()
+        tierer.run_once(compaction=False)
+        table.check(tiered=True)
+
+
+class Beside:
+    """A writer and rounds with our compaction in threads of their own, until the block ends."""
+
+    def __init__(self, table: Table, tierer: Tierer) -> None:
+        self._table, self._tierer, self._end = table, tierer, threading.Event()
+        self._failed: list[BaseException] = []
+        self.writes = self.rounds = 0
+        self._threads = [threading.Thread(target=self._run, args=(each,)) for each in (self._write, self._tier)]
+
+    def _run(self, step: Callable[[], None]) -> None:
+        try:
+            while not self._end.wait(0.05):
+                step()
+        except BaseException as error:
+            self._failed.append(error)
+            self._end.set()
+
+    def _write(self) -> None:
+        self._table.write()
+        self.writes += 1
+
+    def _tier(self) -> None:
+        with suppress(ls.Conflict):  # the procedure replaced a file of this round; the next round is planned upon it
+            self._tierer.run_once(compaction=self.rounds % 3 == 2)
+        self.rounds += 1
+
+    def __enter__(self) -> Self:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        for each in self._threads:
+            each.join(300)
+        if self._failed:
+            raise self._failed[0]
+
+
+SEEDS_BESIDE, STEPS_BESIDE = 5, 20
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("seed", range(SEEDS_BESIDE))
+def test_stock_procedures_beside_writers_rounds_and_compaction(
+    lake: ls.Lake, spark: SparkSession, tmp_path: Path, version: int, seed: int
+) -> None:
+    run_beside(Table(lake, spark, version, tmp_path / "data" / "warehouse"), lake, spark, seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+def test_procedures_of_iceberg_1_9_beside_writers_rounds_and_compaction(
+    server: Server, lake: ls.Lake, spark: SparkSession, tmp_path: Path
+) -> None:
+    with OlderIceberg(tmp_path, f"http://{server.about['http']}/iceberg") as older:
+        run_beside(Table(lake, spark, 2, tmp_path / "data" / "warehouse", older), lake, spark, 0)
+
+
+def run_beside(table: Table, lake: ls.Lake, spark: SparkSession, seed: int) -> None:
+    """Procedures one after the other, while a thread writes and another one runs rounds."""
+    rng = seeded(seed)
+    with Tierer(lake, spark) as tierer:
+        table.write()
+        tierer.run_once(compaction=False)
+        with Beside(table, tierer) as beside:
+            for _ in range(STEPS_BESIDE):
+                table.beside(rng)
+        assert beside.writes
+        assert beside.rounds
+        tierer.run_once(compaction=False)
+        table.check(tiered=True)
+        for procedure in table.procedures():  # without a round beside it none is refused
+            procedure()
+        table.write()
+        tierer.run_once(compaction=False)
+        table.check(tiered=True)
+    assert sum(each.startswith("refused") for each in table.did) < STEPS_BESIDE, "no procedure ever succeeded"
     print(table.did)

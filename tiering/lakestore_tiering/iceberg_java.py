@@ -6,6 +6,7 @@ needed often are read once into a `LakeFile`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -306,6 +307,8 @@ _KINDS: Mapping[str, type[Invalid | Conflict | NotFound]] = {
 }
 """Java exception class to our error. Any other exception leaves the outcome unknown."""
 _CAUSES_MAX = 16
+_CUT_HISTORY = re.compile(r"Snapshot \d+ is not an ancestor of \d+")
+"""Iceberg's message if an expiry removed a snapshot between main and the snapshot that a commit was made for."""
 _CLOCK_REFUSALS = ("Invalid update timestamp", "[BUG] Expected sorted")
 """Prefixes of Iceberg's messages that refuse a commit older than the table."""
 
@@ -322,7 +325,12 @@ def java_errors() -> Iterator[None]:
 def plain_error(error: Py4JJavaError | PySparkException) -> LakestoreError:
     """Translate a Java failure by the classes of its causes: refused, raced, absent, or unknown outcome."""
     if isinstance(error, PySparkException):
-        return Unavailable(f"Spark failed: {_explained(str(error).splitlines()[0])}", applied="unknown")
+        line = str(error).splitlines()[0]
+        if _CUT_HISTORY.search(line):
+            return Conflict(
+                f"another engine changed the lake meanwhile and expired the snapshots between: plan again ({line})"
+            )
+        return Unavailable(f"Spark failed: {_explained(line)}", applied="unknown")
     causes = list(_causes(error.java_exception))
     said = (str(cause.getMessage() or "").split("\n")[0] for cause in causes)
     names = [str(cause.getClass().getName()) for cause in causes]
