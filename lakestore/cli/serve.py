@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -162,7 +161,8 @@ def tier(
 
 def _stop_with_input(stop: threading.Event) -> None:
     """Stop when standard input ends, because its server has ended; at once if the orderly end takes too long."""
-    sys.stdin.buffer.read()
+    while os.read(0, 4096):  # not by `sys.stdin`: Python aborts if it ends while a thread holds the lock of that
+        pass
     stop.set()
     time.sleep(INPUT_END_SECONDS)
     os._exit(1)

@@ -148,7 +148,7 @@ def status(table: str | None, server: str, as_json: bool) -> None:
         emit_json(found)
         return
     parts, reports = found.pop("tables"), found.pop("reports", [])
-    emit_text("\n".join(f"{name:12}{value}" for name, value in _server(found).items()) + "\n")
+    emit_text("\n".join(f"{name:16}{value}" for name, value in _server(found).items()) + "\n")
     emit([_table_row(part) for part in parts], as_json=False, empty="no tables yet")
     for report in reports:
         emit_text(f"\n{_report(report)}")

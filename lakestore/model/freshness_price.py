@@ -99,7 +99,12 @@ def priced(
     """
     later = rounds[1:]
     span = rounds[-1].at - rounds[0].at if rounds else 0.0
-    if len(later) < ROUNDS_MIN or span <= 0:
+    if len(later) >= ROUNDS_MIN and span <= 0:
+        raise Invalid(
+            f"the last of the {len(rounds)} rounds that the lake remembers is not later than the first, because a clock"
+            " was set back between them: ask again after some more rounds"
+        )
+    if len(later) < ROUNDS_MIN:
         raise Invalid(
             f"the lake remembers {len(rounds)} rounds of the table, and a price needs {ROUNDS_MIN + 1}: let `lakestore"
             " tier` run beside the table's usual load for a while, then ask again"

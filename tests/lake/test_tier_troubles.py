@@ -373,6 +373,19 @@ def test_a_dropped_table_is_no_trouble(rounds: Rounds) -> None:
     assert not rounds.tierer._troubles.problems()
 
 
+def test_a_renamed_table_is_no_trouble(rounds: Rounds) -> None:
+    """As at the end of a rescale: the copy has the table's name, and the round of the old name fails somehow."""
+
+    def renamed() -> Exception:
+        rounds.served.lake.table(BAD).rename("shop.new")
+        return ls.Unavailable("Table UUID does not match", applied="unknown")
+
+    rounds.errors[BAD] = renamed
+    rounds.run(3.0)
+    assert rounds.done == {BAD: 1, "shop.new": 2, GOOD: 3}
+    assert not rounds.tierer._troubles.problems()
+
+
 def test_the_compaction_of_a_dropped_table_gives_its_lease_back(
     rounds: Rounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from lakestore.union import lake_snapshot
 from lakestore.union.verify import verify
 from lakestore_server.main import Server
 from tests.support.log_tierer import LogTierer
+from tests.support.sql_views import view_request
 
 NAME, SOURCE = "shop.orders", "old.orders"
 TAGS = pa.list_(pa.field("element", pa.struct([pa.field("name", pa.string()), pa.field("n", pa.int32())])))
@@ -189,6 +190,17 @@ def _ends(stage: str) -> Callable[[str, int, int], None]:
             raise KeyboardInterrupt
 
     return tell
+
+
+def test_the_name_of_a_view_is_refused_before_a_row_is_read(
+    server: Server, lake: ls.Lake, catalog: RestCatalog
+) -> None:
+    _made(catalog, 40, 2)
+    catalog.create_namespace("shop")
+    server.catalog.views.create("shop", view_request("orders", spark="SELECT 1"))
+    with pytest.raises(Conflict, match=r"there is a view shop\.orders: choose another name"):
+        lake.adopt(SOURCE, NAME)
+    assert [each.name for each in lake.tables()] == []
 
 
 def test_killed_run_goes_on(lake: ls.Lake, catalog: RestCatalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 
 from lakestore import limits
 from lakestore.client.transport import Transport
-from lakestore.errors import Denied, Fenced, LakestoreError, NotFound, Stopped, Unavailable
+from lakestore.errors import Denied, Fenced, LakestoreError, Stopped, Unavailable
 from lakestore.iceberg import cache
 from lakestore.iceberg.offset_cache import OffsetCache
 from lakestore.model.freshness_price import PAUSE_SECONDS
@@ -417,10 +417,10 @@ class Tierer:
         except (Fenced, Denied, Stopped):
             raise
         except Exception as error:
-            if isinstance(error, NotFound) and table.uuid not in {found.uuid for found in self._tables()}:
-                return 0.0
             if iceberg_java.has_ended(self.tools.spark):
                 raise Stopped(f"Spark has ended, so nothing can be tiered: start the tierer again ({error})") from error
+            if self._is_elsewhere(table):
+                return now
             return now + self._troubles.failed(table, error).retry_seconds
         if flushed is not False:
             self._troubles.went_well(table)
@@ -431,6 +431,13 @@ class Tierer:
             self._pace.took_seconds(table.uuid, now - begun.began)
         current = next((each for each in self._known if each.uuid == table.uuid), table)  # it may promise more by now
         return begun.began + self._pace.until_next(table.uuid, self._budgets.pause(current))
+
+    def _is_elsewhere(self, table: Table) -> bool:
+        """True if the table was dropped or renamed while its round ran, as by the end of a rescale. Then no round
+        begins before the tables are listed again."""
+        found = {each.uuid: each.name for each in self._tables()}.get(table.uuid) != table.name
+        self._listed = float("-inf") if found else self._listed
+        return found
 
     def _round(self, table: Table) -> FlushResult | None:
         with tracing.span("round", table=table.name), self.tools.progress.round(table.uuid):

@@ -39,6 +39,8 @@ def check_free(view: View, table: Table, limits: Limits) -> None:
         raise Conflict(f"table {table.name} exists already")
     if (table.namespace, table.short_name) in view.pointers:
         raise Conflict(f"the catalog has a table {table.name} already, which is not Lakestore's")
+    if (table.namespace, table.short_name) in view.sql_views:
+        raise Conflict(f"there is a view {table.name}: choose another name")
 
 
 def refuse_adopting(table: Table) -> None:

@@ -30,9 +30,12 @@ END_SECONDS = 5.0
 
 
 def tier_command(address: str, master: str) -> list[str]:
-    """The command of a tierer of this server. `Invalid` if Spark is not installed."""
+    """The command of a tierer of this server, which listens at `address`. `Invalid` if Spark is not installed."""
     if importlib.util.find_spec("pyspark") is None:
         raise Invalid(f"a tierer beside the server needs pyspark, which is not installed: {wheel_with('server,spark')}")
+    host, _, port = address.rpartition(":")
+    if host in ("0.0.0.0", "[::]"):  # noqa: S104 (it is compared, not bound)
+        address = f"localhost:{port}"  # no certificate is for the address of all interfaces
     command = [sys.executable, "-m", "lakestore", "tier", "--until-input-ends"]
     return [*command, "--server", address, "--master", master]
 

@@ -11,7 +11,7 @@ import pytest
 
 from lakestore.errors import Unavailable
 from lakestore_server.duties import tier_process
-from lakestore_server.duties.tier_process import TierProcess
+from lakestore_server.duties.tier_process import TierProcess, tier_command
 from lakestore_server.host.clock import RealClock
 from lakestore_server.main import Server
 from tests.support.waiting import until
@@ -86,3 +86,25 @@ def test_a_failure_is_a_failing_duty(server: Server) -> None:
         assert "exit code 3" in server.engine.supervisor.states()["tiering"].error
     finally:
         tierer.close()
+
+
+@pytest.mark.parametrize(
+    ("listens", "reached"),
+    [("0.0.0.0:7340", "localhost:7340"), ("[::]:1", "localhost:1"), ("10.0.0.1:7340",) * 2, ("[::1]:7340",) * 2],
+)
+def test_it_reaches_a_server_on_all_addresses_by_a_name_that_a_certificate_can_have(listens: str, reached: str) -> None:
+    command = tier_command(listens, "local[2]")
+    assert command[command.index("--server") + 1] == reached
+
+
+def test_a_tierer_that_ends_by_itself_keeps_its_exit_code() -> None:
+    """While a thread of it waits for the end of the server's pipe."""
+    code = """
+import threading, time
+from lakestore.cli.serve import _stop_with_input
+threading.Thread(target=_stop_with_input, args=(threading.Event(),), daemon=True).start()
+time.sleep(0.5)
+raise SystemExit(3)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as ended:
+        assert ended.wait(60) == 3

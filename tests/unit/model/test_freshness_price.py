@@ -89,7 +89,14 @@ def test_rounds_of_an_older_release_have_no_seconds() -> None:
     assert (price.age, price.rounds) == (30, 120)
 
 
-@pytest.mark.parametrize("found", [[], rounds(10.0, 1), rounds(10.0, 5), [PastRound(1.0, 0.1, 5, 1, 0, 9)] * 9])
+@pytest.mark.parametrize("found", [[], rounds(10.0, 1), rounds(10.0, 5)])
 def test_too_few_rounds_have_no_price(found: list[PastRound]) -> None:
     with pytest.raises(Invalid, match="a price needs 6: let `lakestore tier` run"):
+        priced(found, [], [1])
+
+
+@pytest.mark.parametrize("step", [0.0, -10.0])
+def test_rounds_of_a_clock_that_was_set_back_have_no_price(step: float) -> None:
+    found = [PastRound(100.0 + step * n, 0.1, 5, 1, 0, 9) for n in range(9)]
+    with pytest.raises(Invalid, match="the last of the 9 rounds that the lake remembers is not later than the first"):
         priced(found, [], [1])
