@@ -1,7 +1,8 @@
 """Steps that change a table's definition, as values; `lakestore.model.alteration` applies them.
 
 - Columns are identified by id, and ids are never reused: a dropped name that is added again is another column.
-- A new set of columns is a new schema version; new options alone are not.
+- A new set of columns is a new schema version, and so is another partitioning or sort order of the lake. Other options
+  alone are not.
 - A default for existing rows is Iceberg's `initial-default`, which needs a lake of format version 3.
 """
 
@@ -31,6 +32,9 @@ LAKE_SETTABLE = (
     "upkeep_percent",
     "upkeep_files",
     "committers",
+    "partition_by",
+    "sort_by",
+    "z_order_by",
 )
 """Options of the lake that can be changed."""
 STEPS_MAX = 10_000

@@ -27,6 +27,9 @@ _LAKE = (
     "upkeep_percent",
     "upkeep_files",
     "committers",
+    "partition_by",
+    "sort_by",
+    "z_order_by",
 )
 
 

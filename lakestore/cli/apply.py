@@ -177,7 +177,7 @@ def _changed_settings(before: Table, after: Table) -> Iterator[Line]:
     for name in LAKE_SETTABLE:
         was, becomes = getattr(before.lake, name), getattr(after.lake, name)
         if was != becomes:
-            yield "~", f"{name}: {was} → {becomes}"
+            yield "~", f"{name}: {_listed(was)} → {_listed(becomes)}"
 
 
 def _settings(table: Table) -> Iterator[Line]:
@@ -191,7 +191,11 @@ def _settings(table: Table) -> Iterator[Line]:
     for field in fields(LakeOptions):
         value = getattr(table.lake, field.name)
         if value != getattr(usual, field.name):
-            yield "+", f"lake {field.name}: {', '.join(value) if isinstance(value, tuple) else value}"
+            yield "+", f"lake {field.name}: {_listed(value)}"
+
+
+def _listed(value: Any) -> Any:
+    return ", ".join(value) or "none" if isinstance(value, tuple) else value
 
 
 def _options(table: Table) -> Iterator[tuple[str, str]]:

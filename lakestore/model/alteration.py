@@ -1,7 +1,8 @@
 """Applies steps of `lakestore.evolution` to a definition, or names the violated rule.
 
 Columns of the primary or bucket key are never widened, because buckets and index depend on their bytes. Key, partition
-and sort columns are never dropped. Every column may be renamed.
+and sort columns are never dropped. Every column may be renamed. Another partitioning or sort order is a new version:
+a file's version says its layout.
 """
 
 from __future__ import annotations
@@ -184,10 +185,15 @@ def apply_steps(table: Table, steps: Sequence[Step], limits: Limits = DEFAULT) -
     changed = table
     for step in steps:
         changed = _applied(step, changed)
-    if changed.columns != table.columns:
+    if changed.columns != table.columns or layout(changed) != layout(table):
         changed = replace(changed, schema_id=table.schema_id + 1)
     schema.check(changed, limits)
     return changed
+
+
+def layout(table: Table) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The options that the lake table's metadata has as partition spec and sort order."""
+    return table.lake.partition_by, table.lake.sort_by
 
 
 @singledispatch
@@ -311,20 +317,22 @@ def _(step: SetDefault, table: Table) -> Table:
 
 @_applied.register
 def _(step: SetOptions, table: Table) -> Table:
-    for name in step.lake:
+    said: dict[str, Any] = dict(step.lake)
+    said |= {name: columns.layout_texts(name, said[name]) for name in columns.LAYOUT if name in said}
+    for name, value in said.items():
         if name not in LAKE_SETTABLE:
             raise Invalid(
                 f"table {table.name}: lake option {name!r} cannot be changed, only {' and '.join(LAKE_SETTABLE)}:"
                 " make a new table"
             )
-        if type(step.lake[name]) is not type(getattr(table.lake, name)):
-            raise Invalid(f"table {table.name}: lake option {name!r} cannot be {excerpt(step.lake[name])}")
+        if type(value) is not type(getattr(table.lake, name)):
+            raise Invalid(f"table {table.name}: lake option {name!r} cannot be {excerpt(value)}")
     if step.merge != UNCHANGED and parse_merge(step.merge) != table.merge:
         raise Invalid(
             f"table {table.name}: the merge engine is {table.merge} and cannot become {parse_merge(step.merge)}:"
             " make a table of another name and copy the rows"
         )
-    return replace(table, lake=replace(table.lake, **step.lake), **_options(step))
+    return replace(table, lake=replace(table.lake, **said), **_options(step))
 
 
 def _options(step: SetOptions) -> dict[str, Any]:

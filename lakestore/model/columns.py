@@ -47,6 +47,8 @@ LAKE_OPTIONS = (
     "committers",
     "z_order_by",
 )
+LAYOUT = ("partition_by", "sort_by", "z_order_by")
+"""Options that say in which files and in which order the lake's rows are."""
 OWN_CATALOG = "own"
 """The name of the server's own catalog."""
 CATALOG_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -225,13 +227,18 @@ def lake_options(options: dict[str, Any]) -> LakeOptions:
         if name not in LAKE_OPTIONS:
             raise Invalid(f"lake option {name!r} is not known; known are {', '.join(LAKE_OPTIONS)}")
     checked = dict(options)
-    for name in ("partition_by", "sort_by", "z_order_by"):
+    for name in LAYOUT:
         if name in checked:
-            value = checked[name]
-            if not isinstance(value, str | list | tuple):
-                raise Invalid(f"lake option {name!r} is a list of texts, not {excerpt(value)}")
-            checked[name] = (value,) if isinstance(value, str) else tuple(value)
+            checked[name] = layout_texts(name, checked[name])
     return replace(LakeOptions(), **checked)
+
+
+def layout_texts(name: str, value: Any) -> tuple[str, ...]:
+    """The value of an option of `LAYOUT`: a text or a list of texts."""
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise Invalid(f"lake option {name!r} is a list of texts, not {excerpt(value)}")
+    return tuple(texts)
 
 
 LAKE_FIELD_IDS = {LAKE_BUCKET: 1_000_001, LAKE_OFFSET: 1_000_002, LAKE_TIMESTAMP: 1_000_003}

@@ -238,8 +238,9 @@ def _column_steps(table: Table, old: Column, wanted: WantedColumn) -> list[Step]
 
 def _options(table: Table, wanted: WantedTable) -> list[Step]:
     said = wanted.options.get("lake", {})
-    columns.lake_options(said)
-    lake = {name: said[name] for name in LAKE_SETTABLE if name in said and said[name] != getattr(table.lake, name)}
+    parsed = columns.lake_options(said)
+    settable = [name for name in LAKE_SETTABLE if name in said]
+    lake = {name: said[name] for name in settable if getattr(parsed, name) != getattr(table.lake, name)}
     steps: list[Step] = [SetOptions(lake=lake)] if lake else []
     options = {name: wanted.options[name] for name in OPTIONS if name in wanted.options}
     differing = {

@@ -64,7 +64,8 @@ class Record:
             before, after, sums = (tuple(map(int, each)) for each in (tier_from, tier_point, live_sum))
             if len(before) != len(after):
                 raise ValueError("the tier points are of different buckets")
-            return Record(epoch, before, after, sums, lsn, schema_id)
+            numbered_on = int(summary[NUMBERED_ON]) if NUMBERED_ON in summary else None
+            return Record(epoch, before, after, sums, lsn, schema_id, numbered_on)
         except (KeyError, ValueError, TypeError) as error:
             raise Corrupt("a lake snapshot's summary has a damaged lakestore record") from error
 

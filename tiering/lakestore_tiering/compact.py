@@ -210,18 +210,19 @@ def _forked(tools: Round, scan: TableScan, lease: str, *, force: bool, may_start
 
 def rewrite(tools: Round, started: Fork) -> None:
     """Let Iceberg rewrite the branch while flushes of main continue."""
-    table = started.scan.table
+    target_bytes = started.scan.table.lake.target_file_bytes
     if started.adopted:
         with java_errors():
             lake = tools.lake(started.scan.lake_table)
             adopted_files.rewrite(lake, started.scan.lake_table, started.branch, started.snapshot_id, started.adopted)
         tools.crash("compact-rewritten")
         return
-    options = rewrite_options(table.lake.target_file_bytes, force=started.whole)
+    options = rewrite_options(target_bytes, force=started.whole)
     pairs = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
-    # Main may still have the columns' names of an earlier version.
-    curve = started.scan.lake_table.lake.z_order_by
-    strategy = "sort" if table.lake.sort_by or curve else "binpack"
+    # Main may still have the columns' names and the sort order of an earlier version.
+    main = started.scan.lake_table.lake
+    curve = main.z_order_by
+    strategy = "sort" if main.sort_by or curve else "binpack"
     columns = ", ".join(map(quote_name, curve)).replace("\\", "\\\\").replace("'", "\\'")
     order = f"sort_order => 'zorder({columns})', " if columns else ""
     # With the catalog's name: otherwise Spark looks for a catalog named like the namespace and logs that there is none.

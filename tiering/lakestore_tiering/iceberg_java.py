@@ -20,7 +20,7 @@ from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, Unavai
 from lakestore.iceberg.row_search import Bounds
 from lakestore.iceberg.values import Value
 from lakestore.model.names import UUID_PROPERTY
-from lakestore.union.tier_record import KEYS, SECONDS, Record
+from lakestore.union.tier_record import KEYS, NUMBERED_ON, SECONDS, Record
 
 COMMIT_ATTEMPTS = 4
 TIER_TAG = "lakestore-tier"
@@ -106,8 +106,8 @@ class Iceberg:
         self.jvm = jvm
         self.api = jvm.org.apache.iceberg
         self.table: Any = _loaded(self.api, spark, name)
-        spec = self.table.spec()
-        self._partitioned_by = int(spec.specId())
+        self.spec_id = int(self.table.spec().specId())
+        """The partition spec of new files."""
 
     def refresh(self) -> None:
         self.table.refresh()
@@ -209,9 +209,6 @@ class Iceberg:
             raise NotFound(f"lake table {self.name} has no branch {branch}")
         return snapshot
 
-    def is_partitioned_by(self, spec_id: int) -> bool:
-        return self._partitioned_by == spec_id
-
     def transaction(self) -> Any:
         return self.table.newTransaction()
 
@@ -271,7 +268,7 @@ def _loaded(api: Any, spark: SparkSession, name: str) -> Any:
 def record_of(snapshot: Any) -> Record | None:
     """The tier record of a snapshot, if it has one."""
     summary = snapshot.summary()
-    found = {key: summary.get(key) for key in KEYS}
+    found = {key: summary.get(key) for key in (*KEYS, NUMBERED_ON)}
     return Record.parse({key: value for key, value in found.items() if value is not None})
 
 

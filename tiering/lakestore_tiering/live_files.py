@@ -82,6 +82,9 @@ class LiveFiles:
     def at_main(self, lake: Iceberg, derived: DerivedCache) -> MainFiles:
         """The files of main now."""
         before = self._main
+        if before is not None and before.spec_id != lake.spec_id:
+            before = self._main = None  # files of the spec before have no partition under this one
+            self._codes.clear()
         if before is not None and before.snapshot_id == lake.current_id():
             return before
         snapshot = lake.table.currentSnapshot()
@@ -147,6 +150,7 @@ class MainFiles:
         self, lake: Iceberg, snapshot: Any, opened: dict[str, ManifestColumns], codes: dict[Partition, int]
     ) -> None:
         self.snapshot_id = lake.current_id()
+        self.spec_id = lake.spec_id
         self.by_name = opened
         self.data = [each for each in opened.values() if each.entries.manifest.content != DELETES]
         self.deletes = [each for each in opened.values() if each.entries.manifest.content == DELETES]
@@ -210,12 +214,11 @@ class MainFiles:
 
     def columns(self) -> FileColumns:
         """The figures of all data files."""
-        spec_id = int(self._lake.table.spec().specId())
         return FileColumns(
             self._joined([each.entries.sizes for each in self.data]),
             self._joined([each.entries.rows for each in self.data]),
             self._deleted,
-            self._joined([each.partitions(self._codes, spec_id) for each in self.data]),
+            self._joined([each.partitions(self._codes, self.spec_id) for each in self.data]),
             sum(each.foreign for each in self.data),
         )
 

@@ -81,7 +81,7 @@ class ManifestReader:
         self._files: Any = None
 
     def data(self, file: File, place: int) -> LakeFile:
-        here = self._lake.is_partitioned_by(file.spec_id)
+        here = self._lake.spec_id == file.spec_id
         partition = tuple(file.partition.values()) if here else None
         return LakeFile(
             file.path, file.rows, file.bytes, file.bounds, self.lazy(place, file.path), file.format, partition

@@ -456,13 +456,16 @@ class Commits:
 
 
 def _versioned(base: Json, updates: Sequence[Json], version: Table | None, known: gate.Knowledge) -> Sequence[Json]:
-    """The client's updates, with the schema of its rows and its landing, which it leaves to the catalog. So the schema
-    moves in the commit of the first rows that need it, with the definition's field ids."""
-    used = our_tables.version_updates(version)[:1] if version else []
+    """The client's updates, with the schema and partition spec of its rows and its landing, which it leaves to the
+    catalog. So both move in the commit of the first rows that need them, with the definition's field ids."""
+    used = our_tables.version_updates(version, base) if version else []
+    used = [each for each in used if each["action"] in ("add-schema", "add-spec")]
     landing = gate.landing(updates, known.versions)
-    if landing is None or landing.schema_id == gate.schema_id_of(base, known.records):
-        return [*used, *updates, *([our_tables.option_updates(landing)] if landing else [])]
-    return [*used, *updates, *our_tables.version_updates(landing)]
+    if landing is None:
+        return [*used, *updates]
+    if landing.schema_id == gate.schema_id_of(base, known.records):
+        return [*used, *updates, *our_tables.layout_updates(landing, base), our_tables.option_updates(landing)]
+    return [*used, *updates, *our_tables.version_updates(landing, base)]
 
 
 def _first_format(updates: Sequence[Json]) -> int:

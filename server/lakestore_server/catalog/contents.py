@@ -95,7 +95,7 @@ class Contents:
         works under this name, so foreign properties do not change its work."""
         if version is None:
             return stored
-        updates, now = our_tables.version_updates(version), stored.doc["last-updated-ms"]
+        updates, now = our_tables.version_updates(version, stored.doc), stored.doc["last-updated-ms"]
         doc = metadata_updates.updated(stored.doc, updates, now_ms=now, base_location=None)
         properties = our_tables.seen_properties(version, doc)
         return StoredMetadata(stored.location, {**doc, "properties": properties}, b"")

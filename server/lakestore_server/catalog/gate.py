@@ -107,7 +107,7 @@ def judge(table: Table, old: Json, new: Json, known: Knowledge) -> Verdict:
     tiers = _main_moves(table, old, new, known)
     tiered = any(_is_tier(snapshot) for snapshot in _landed(old, new))
     _check_fixed(table, old, new)
-    _check_layout(table, old, new, known)
+    _check_layout(table, old, new, tiers, known)
     _check_version(table, old, new, tiers, known)
     if not known.is_settled:
         _check_properties(table, old, new, tiered, known)
@@ -322,21 +322,25 @@ def _check_fixed(table: Table, old: Json, new: Json) -> None:
             raise Forbidden(f"the {key} of {table.name} is fixed; use `{command}` instead")
 
 
-def _check_layout(table: Table, old: Json, new: Json, known: Knowledge) -> None:
+def _check_layout(table: Table, old: Json, new: Json, tiers: Sequence[TierRecord], known: Knowledge) -> None:
     had = {schema["schema-id"] for schema in old["schemas"]}
     ours = [our_tables.schema_of(version) for version in known.versions.values()]
     for schema in new["schemas"]:
         if schema["schema-id"] not in had and not any(schemas.same_schema(schema, one) for one in ours):
             raise Forbidden(f"columns of {table.name} are changed with `lakestore apply -f tables.yaml`")
-    for key, items, number, what in (
-        ("default-spec-id", "partition-specs", "spec-id", "partitioning"),
-        ("default-sort-order-id", "sort-orders", "order-id", "sort order"),
+    stands = known.versions.get(tiers[-1].schema_id if tiers else schema_id_of(old, known.records), table)
+    for key, items, number, is_ours, what, option in (
+        ("default-spec-id", "partition-specs", "spec-id", our_tables.has_spec, "partitioning", "partition_by"),
+        ("default-sort-order-id", "sort-orders", "order-id", our_tables.has_order, "sort order", "sort_by"),
     ):
-        had = {item[number] for item in old[items]}
-        if old[key] != new[key] or any(item[number] not in had for item in new[items]):
+        before = {item[number] for item in old[items]}
+        added = [item for item in new[items] if item[number] not in before]
+        default = next(item for item in new[items] if item[number] == new[key])
+        known_to_us = all(any(is_ours(version, item) for version in known.versions.values()) for item in added)
+        if not known_to_us or (old[key] != new[key] and not is_ours(stands, default)):
             raise Forbidden(
-                f"the lake {what} of {table.name} is chosen when the table is created and cannot change: create a table"
-                " with another one and copy the rows"
+                f"the lake {what} of {table.name} is changed with `lakestore alter {table.name} --set"
+                f" 'lake.{option}=[…]'` or `lakestore apply -f tables.yaml`"
             )
 
 

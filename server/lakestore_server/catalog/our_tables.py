@@ -103,13 +103,78 @@ def first_metadata(table: Table, warehouse: str, now_ms: int) -> Json:
     return metadata_updates.updated(base, updates, now_ms=now_ms, base_location=None)
 
 
-def version_updates(version: Table) -> list[Json]:
-    """Updates that give the lake table a version's schema and options."""
+def version_updates(version: Table, doc: Json) -> list[Json]:
+    """Updates that give the lake table with this metadata a version's schema, layout and options."""
     return [
         {"action": "add-schema", "schema": schema_of(version)},
         {"action": "set-current-schema", "schema-id": metadata_updates.LAST_ADDED},
+        *layout_updates(version, doc),
         option_updates(version),
     ]
+
+
+def layout_updates(version: Table, doc: Json) -> list[Json]:
+    """Updates that make a version's partition spec and sort order the default; empty if they are."""
+    updates: list[Json] = []
+    if not has_spec(version, default_spec(doc)):
+        updates += [
+            {"action": "add-spec", "spec": _later_spec(version, doc)},
+            {"action": "set-default-spec", "spec-id": metadata_updates.LAST_ADDED},
+        ]
+    # An adopted table keeps the order that it had until it is given another one.
+    is_given = bool(version.lake.sort_by) or not version.lake.adopted
+    if is_given and not has_order(version, default_order(doc)):
+        updates += [
+            {"action": "add-sort-order", "sort-order": _order(version)},
+            {"action": "set-default-sort-order", "sort-order-id": metadata_updates.LAST_ADDED},
+        ]
+    return updates
+
+
+def default_spec(doc: Json) -> Json:
+    """The default partition spec of a table's metadata."""
+    return _numbered(doc["partition-specs"], "spec-id", doc["default-spec-id"])
+
+
+def default_order(doc: Json) -> Json:
+    """The default sort order of a table's metadata."""
+    return _numbered(doc["sort-orders"], "order-id", doc["default-sort-order-id"])
+
+
+def _numbered(items: list[Json], key: str, number: int) -> Json:
+    found = metadata.by_id(items, key, number)
+    assert found is not None
+    return found
+
+
+def has_spec(version: Table, spec: Json) -> bool:
+    """Whether a partition spec partitions as a version says, under whatever names."""
+    wanted = [(_field_id(version, part.column), part.transform) for part in version.lake.partition_fields()]
+    return [(part.get("source-id"), part["transform"]) for part in spec["fields"]] == wanted
+
+
+def has_order(version: Table, order: Json) -> bool:
+    """Whether a sort order is a version's."""
+    return schemas.same_order(_order(version), order)
+
+
+def _later_spec(version: Table, doc: Json) -> Json:
+    """A version's partition spec for a table that has had others. A field that was there before keeps its name. A new
+    one that would get the name of another field has its number in the name, as in Iceberg Java: id_bucket_4."""
+    fields = [part for spec in doc["partition-specs"] for part in spec["fields"]]
+    names = {(part.get("source-id"), part["transform"]): part["name"] for part in fields}
+    taken, parts = set(names.values()), list[Json]()
+    for part in version.lake.partition_fields():
+        source, plain = _field_id(version, part.column), part_name(part)
+        name = names.get((source, part.transform)) or (numbered_name(part) if plain in taken else plain)
+        parts.append({"source-id": source, "transform": part.transform, "name": name})
+    return {"spec-id": 0, "fields": parts}
+
+
+def numbered_name(part: PartitionField) -> str:
+    """The name of a partition field with the number of its transform, such as id_bucket_4."""
+    number = part.transform.partition("[")[2].rstrip("]")
+    return part_name(part) + (f"_{number}" if number else "")
 
 
 def option_updates(version: Table) -> Json:

@@ -15,12 +15,14 @@ from lakestore.iceberg.values import decimal_of, fixed_of
 from lakestore.limits import Limits
 from lakestore.model import alteration
 from lakestore.model import table as schema
+from lakestore.model.columns import LAKE_COLUMNS
 from lakestore.model.names import ADOPTING
 from lakestore.model.outside_values import shown_name
 from lakestore.model.table import Table, check_database
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.catalog import catalog, locations, our_tables, schemas
 from lakestore_server.catalog.catalog import Catalog, move_pointer
+from lakestore_server.catalog.outside_tables import is_outside
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.commit.engine import Engine
 from lakestore_server.state.catalog_change import CatalogStep, DropNamespace, SetNamespace, SetPointer
@@ -164,7 +166,7 @@ def _check_transform(table: Table, text: str, transform: str, kind: str) -> None
 
 
 def check_version(first: Table, table: Table) -> None:
-    """Refuse a table's version that Java cannot build; partition fields keep the names of the first version."""
+    """Refuse a table's version that Java cannot build. Partition fields of the first version keep their names."""
     schema = our_tables.schema_of(table)
     taken: dict[str, tuple[int, str]] = {}
     for number, name, _ in schemas.fields(schema):
@@ -175,10 +177,17 @@ def check_version(first: Table, table: Table) -> None:
                 " lower case are alike): choose another name"
             )
     schemas.check_schema(schema, table.lake.format_version)
-    parts: set[str] = set()
-    for part in our_tables.spec_of(first)["fields"]:
-        _check_part(table, part, taken, parts)
-        parts.add(part["name"].lower())
+    specs = [our_tables.spec_of(first)]
+    if not our_tables.has_spec(table, specs[0]):
+        numbered = [our_tables.numbered_name(part) for part in table.lake.partition_fields()]
+        fields = our_tables.spec_of(table)["fields"]
+        named = [{**part, "name": name} for part, name in zip(fields, numbered, strict=True)]
+        specs += [{"fields": fields}, {"fields": named}]
+    for spec in specs:
+        parts: set[str] = set()
+        for part in spec["fields"]:
+            _check_part(table, part, taken, parts)
+            parts.add(part["name"].lower())
 
 
 def _check_part(table: Table, part: Json, taken: Mapping[str, tuple[int, str]], parts: set[str]) -> None:
@@ -193,6 +202,29 @@ def _check_part(table: Table, part: Json, taken: Mapping[str, tuple[int, str]], 
             f"table {table.name}: column {column!r} has the name of a field of the lake's partitioning:"
             " choose another name"
         )
+
+
+def _check_layout(held: TableState, made: Table) -> None:
+    """Refuse a new partitioning that engines cannot store."""
+    if is_outside(made):
+        raise Invalid(
+            f"table {made.name} lives in the catalog {made.lake.catalog}: partition_by and sort_by of such a table"
+            " cannot change"
+        )
+    types = {number: kind for number, _, kind in schemas.fields(our_tables.schema_of(made))}
+    for part, text in zip(our_tables.spec_of(made)["fields"], made.lake.partition_by, strict=True):
+        _check_transform(made, text, part["transform"], types[part["source-id"]])
+
+
+def _check_partition_columns(held: TableState, made: Table) -> None:
+    """Refuse to drop a column by which the lake was partitioned: engines open no table with such a partitioning."""
+    kept = {column.id for column in made.columns}
+    for version in held.versions.tables:
+        for part in version.lake.partition_fields():
+            if part.column not in LAKE_COLUMNS and version.column(part.column).id not in kept:
+                raise Invalid(
+                    f"table {made.name}: column {part.column!r} was in the lake's partitioning and cannot be dropped"
+                )
 
 
 def altered_copy(view: View, made: Table) -> list[Table]:
@@ -269,6 +301,9 @@ class TableVerbs:
             )
         made = alteration.apply_steps(table, steps, self._engine.limits)
         check_version(held.versions.tables[0], made)
+        _check_partition_columns(held, made)
+        if alteration.layout(made) != alteration.layout(table):
+            _check_layout(held, made)
         if made.schema_id >= most:
             raise Invalid(
                 f"table {table.name} has had {most} schema versions, the most that are kept: make a new table"

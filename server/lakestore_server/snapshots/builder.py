@@ -122,7 +122,7 @@ class SnapshotBuild:
 
     def _windows(self) -> tuple[Window, ...]:
         """The steps that cover the cut's hot range. Missing ones are fetched and written."""
-        scan, steps = self._scan, self._known.steps
+        scan, steps = self._scan, [step for step in self._known.steps if self._has_specs_of(step)]
         settles = scan.table.keyed and not scan.in_lake
         parts = absorbed(cover(steps, scan.table, self._start, self._end))
         with self._clock("fetch"):
@@ -133,6 +133,12 @@ class SnapshotBuild:
                     raise
             # The log of a table that was never tiered may start anywhere before the cut.
             return (self._filled(Gap(self._start, self._end), settles=True),)
+
+    def _has_specs_of(self, step: Step) -> bool:
+        """Whether the cut's document has the partition specs of a step's files. The unpartitioned spec may have had the
+        number that a later partitioning has now."""
+        specs = (step.shape.spec, step.shape.flat)
+        return all(self._specs.get(spec["spec-id"]) == spec for spec in specs)
 
     def _filled(self, part: Window | Gap, *, settles: bool) -> Window:
         if isinstance(part, Window):

@@ -234,7 +234,7 @@ def base_of(doc: Json, snapshot_id: int, created_ms: int) -> BaseSnapshot:
 def empty_document(doc: Json, base: BaseSnapshot, version: Table, format_version: int) -> EmptyDocument:
     """The empty document of a cut at a schema version, from the document of the lake table."""
     updates: list[Json] = [
-        *our_tables.version_updates(version),
+        *our_tables.version_updates(version, doc),
         {"action": "upgrade-format-version", "format-version": format_version},
     ]
     made = metadata_updates.updated(doc, updates, now_ms=doc["last-updated-ms"], base_location=None)

@@ -9,6 +9,7 @@ import pytest
 
 from lakestore.errors import Conflict, Fenced
 from lakestore.model.table import Table
+from lakestore.union.tier_record import Record
 from lakestore_server.catalog import gate, our_tables, rewind
 from lakestore_server.catalog.contents import Name
 from lakestore_server.catalog.errors import Forbidden
@@ -46,6 +47,13 @@ def test_a_tier_commit_is_recorded_with_its_pointer(lake: World) -> None:
     assert (record.tier_point, record.live_sums, record.lsn, record.epoch) == ((5, 5), (7, 8), 3, 1)
     lake.commit("own", *tier(2, 1, (5, 5), (6, 6)))
     assert set(lake.ledger.tier_records(own_of(lake).uuid)) == {1, 2}
+
+
+@pytest.mark.parametrize("number", [None, 2**62])
+def test_the_record_in_a_summary_is_read_back(number: int | None) -> None:
+    """A tierer finds a commit whose answer was lost by its record."""
+    record = Record(1, (0, 0), (5, 5), (7, 2**64 - 1), 3, 4, number)
+    assert Record.parse(record.summary()) == record
 
 
 @pytest.mark.parametrize(

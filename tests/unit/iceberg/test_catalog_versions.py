@@ -184,11 +184,17 @@ def test_a_column_does_not_take_the_name_of_a_partition_field(lake: World) -> No
     first = Table("a.b", columns, lake=LakeOptions(partition_by=("region", "day(at)")))
     tables.check_new(first)
     area = (replace(columns[0], name="area"), columns[1])
-    tables.check_version(first, replace(first, columns=area))
+    renamed = replace(first, columns=area, lake=LakeOptions(partition_by=("area", "day(at)")))
+    tables.check_version(first, renamed)
     for name in ("region", "at_day", "AT_DAY"):
         with pytest.raises(Invalid, match="partitioning"):
-            tables.check_version(first, replace(first, columns=(*area, Column(3, name, "string"))))
-    tables.check_version(first, replace(first, columns=(columns[0], replace(columns[1], name="at_day"))))
+            tables.check_version(first, replace(renamed, columns=(*area, Column(3, name, "string"))))
+    source = replace(first, columns=(columns[0], replace(columns[1], name="at_day")))
+    tables.check_version(first, replace(source, lake=LakeOptions(partition_by=("region", "day(at_day)"))))
+    again = replace(first, lake=LakeOptions(partition_by=("bucket(4, region)",)))
+    for name in ("region_bucket", "region_bucket_4"):
+        with pytest.raises(Invalid, match="partitioning"):
+            tables.check_version(first, replace(again, columns=(*columns, Column(3, name, "string"))))
 
 
 def test_tier_records_keep_version_and_live_rows_and_old_ones_open() -> None:

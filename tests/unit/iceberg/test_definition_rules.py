@@ -44,7 +44,7 @@ def table(*parts: str, schema: pa.Schema = SCHEMA, version: int = 2) -> Table:
 def metadata_of(first: Table, version: Table | None = None) -> Json:
     """The lake's metadata of the first version, or of a later one upon it."""
     doc = our_tables.first_metadata(first, "file:///w", NOW)
-    updates = our_tables.version_updates(version) if version else ()
+    updates = our_tables.version_updates(version, doc) if version else ()
     return metadata_updates.updated(doc, updates, now_ms=NOW, base_location=None)
 
 
