@@ -170,7 +170,7 @@ class Table:
         """The rows that a swap of the branch would change, remove and add, with up to `sample` rows of each kind."""
         progress = self.rescale_progress
         if progress is None or not progress.kind:
-            raise NotFound(f"table {self.name} has no branch: replay(into=...) makes one")
+            raise NotFound(f"table {self.name} has no branch: make one with `lakestore replay {self.name} --into NAME`")
         if progress.waits != "user":
             raise Conflict(f"branch {progress.copy} of table {self.name} is not filled yet: try again")
         return difference(self._connection.transport, self.name, progress.copy, sample=sample)

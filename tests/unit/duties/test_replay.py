@@ -164,6 +164,23 @@ def test_a_branch_follows_its_table_and_keeps_its_corrections(served: Served) ->
     assert [each.name for each in served.lake.tables()] == ["shop.a"]
 
 
+def test_the_old_table_can_be_had_back(served: Served) -> None:
+    table = served.lake.create_table("shop.a", SCHEMA, primary_key=["k"], buckets=2)
+    token = table.upsert(rows(*range(10)))
+    branch = table.replay("shop.b", wait=False)
+    fill(served, table.definition.uuid)
+    branch.upsert(rows(1, text="corrected"))
+    table.swap_replay()
+    old = served.lake.undrop("shop.a", as_name="shop.old")
+    assert rows_of(old) == tuples(*range(10)) == rows_of(old, at=token)
+    assert fold(old, "earliest") == tuples(*range(10)), "its changes are its own again"
+    with pytest.raises(PositionExpired):
+        rows_of(table, at=token)
+    assert rows_of(table) == sorted([*tuples(0, *range(2, 10)), (1, 1, "corrected")])
+    old.upsert(rows(20))
+    assert rows_of(table) == sorted([*tuples(0, *range(2, 10)), (1, 1, "corrected")])
+
+
 def test_change_streams_end_at_the_swap(served: Served) -> None:
     """The branch has rows that no change made: a stream across the swap would come to other rows than a read."""
     table = served.lake.create_table("shop.a", SCHEMA, primary_key=["k"], buckets=2)
