@@ -48,7 +48,7 @@ class Case:
     """The servers that clients of several ones read from."""
     by_lease: bool = False
     """Whether reads of the leader rely on its lease."""
-    faults: tuple[str, ...] = tuple(sorted(nemeses.NEMESES))
+    faults: tuple[str, ...] = tuple(sorted(nemeses.NEMESES.keys() - {nemeses.RESCALE}))
     """The kinds of faults that may be drawn."""
     dropped: frozenset[int] = frozenset()
     """Numbers of planned faults that are left out."""

@@ -33,6 +33,8 @@ REFUSED_BY_FOLLOWER = "answered Commit: NotLeader"
 PUTS_IN_FLIGHT = "several puts of one server in flight"
 STORE_REFUSED = "the store answered 503"
 ANSWER_LOST = "the store did what it did not answer"
+RESCALED = "a rescale began"
+SWAPPED = "a copy took the place of its table"
 BLOCK_CLOSED = "a block of the bucket was closed"
 OF_BUCKET = frozenset({PUTS_IN_FLIGHT, STORE_REFUSED, ANSWER_LOST, BLOCK_CLOSED, FAILED_OVER})
 """States that runs of servers with a journal in a bucket must reach."""

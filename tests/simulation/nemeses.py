@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from jepsen.schedule import Nemesis, Planned
+from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.host.crash_points import CrashPoint
 from tests.simulation import marks, planned_losses
 from tests.simulation.log_link import Cut
@@ -28,6 +30,9 @@ STORE_FAULTS = "lost", "unanswered", "refused"
 WEATHER = {"hole": (0.05,), "mute": (0.1, 0.3, 0.6)}
 """The chances of a kind of weather, of which one is drawn, where they are not those of most."""
 DUTY_SECONDS, DONE = 20.0, "done"
+RESCALE = "rescale"
+"""No fault, but it must change no answer. Workloads that look at buckets and offsets of rows cannot have it, so runs
+have it on request."""
 OF_CHECKPOINT = tuple(point for point in CrashPoint if point.startswith(("checkpoint.", "segment.", "index.", "trim.")))
 """Points that a checkpoint passes."""
 OF_TRIM = tuple(point for point in OF_CHECKPOINT if point.startswith("trim."))
@@ -256,6 +261,36 @@ def _duty(system: SimSystem, chance: random.Random) -> str:
     return _told(machine, f"{name}: {type(error).__name__ if error else 'done'}")
 
 
+def _rescale(system: SimSystem, chance: random.Random) -> str:
+    """A table gets another number of buckets, or a running rescale is stopped. A log table with one bucket is left
+    alone: it has an order of all rows, which several buckets do not have."""
+    leader = system.leader()
+    server = None if leader is None else leader.server
+    if server is None or leader is None or not leader.is_up:
+        return "nobody there"
+    view = server.engine.view
+    tables = [state.table for uuid, state in view.tables.items() if not view.is_copy(uuid)]
+    names = sorted(table.name for table in tables if table.keyed or table.buckets > 1)
+    if not names:
+        return "no table"
+    request = pb.RescaleTableRequest(table=chance.choice(names), buckets=chance.choice((1, 2, 3, 5)))
+    held = view.named(request.table)
+    if held.table.uuid in view.rescales:
+        request.abort = True
+    error = leader.within(partial(server.service.verbs["RescaleTable"], request), DUTY_SECONDS)
+    told = f"{request.table}: {'stopped' if request.abort else f'to {request.buckets} buckets'}"
+    if error is None and not request.abort:
+        system.world.mark(marks.RESCALED)
+    return _told(leader, f"{told}: {type(error).__name__ if error else DONE}")
+
+
+def _mark_swaps(system: SimSystem) -> None:
+    leader = system.leader()
+    if leader is not None and leader.server is not None:
+        if any(state.former for state in leader.server.engine.view.tables.values()):
+            system.world.mark(marks.SWAPPED)
+
+
 # Faults of servers that share a journal
 
 
@@ -336,6 +371,7 @@ NEMESES: dict[str, Nemesis[SimSystem]] = {
         _Fault("clock", _clock, _clock_right),
         _Fault("stall", _stall),
         _Fault("duty", _duty),
+        _Fault(RESCALE, _rescale, _mark_swaps),
         _Fault("log-cut", _cut_from_log, _mend_links),
         _Fault("clients-cut", _cut_from_clients, _calm),
         _Fault("log-stalls", _stall_log),

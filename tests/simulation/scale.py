@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from lakestore_server.catalog import rescaling
 from lakestore_server.commit import queue
 from lakestore_server.commit.queue import CommitQueue
 from lakestore_server.commit.request import Request
+from lakestore_server.duties import rescales
 from lakestore_server.index import levels
 from lakestore_server.journals import object_log
 from lakestore_server.operate import first_copy
@@ -34,6 +36,8 @@ def scaled(world: World, identity: str) -> Iterator[None]:
     chance = random.Random(f"{identity} requests")
     small, slow = chance.choice((1_040, 1_100, 1_300, queue.SMALL_BYTES_MAX)), chance.choice((0.0, 0.5, 0.9))
     give_back = CommitQueue.give_back
+    copying = random.Random(f"{identity} rescales")
+    copied, last = copying.choice((1, 3, 16, rescales.COPY_ROWS)), copying.choice((4, 20, rescaling.SWAP_ROWS_MAX))
     making: Sequence[Request] = ()
 
     def at_stage(self: CommitQueue, requests: Sequence[Request]) -> bool:
@@ -52,6 +56,8 @@ def scaled(world: World, identity: str) -> Iterator[None]:
         patch.object(queue, "SMALL_BYTES_MAX", small),
         patch.object(CommitQueue, "give_back", at_stage),
         patch.object(first_copy, "is_due", _refuse_copy),
+        patch.object(rescales, "COPY_ROWS", copied),
+        patch.object(rescaling, "SWAP_ROWS_MAX", last),
         patch.object(object_log, "OPEN_SECONDS", SILENT_SECONDS),
         patch.object(object_log, "SILENT_SECONDS", SILENT_SECONDS),
     ):
