@@ -25,6 +25,7 @@ from lakestore.errors import Conflict, Invalid, LakestoreError, Unavailable
 from lakestore.union.verify import verify
 from lakestore_server.catalog.contents import Name
 from lakestore_server.catalog.outside_tables import COMMITTED, READY
+from tests.support.glue import GlueServer
 from tests.support.log_tierer import LogTierer
 from tests.support.outside import DatabaseCatalog, Outside, RestServer
 from tests.support.postgres import Postgres
@@ -45,7 +46,13 @@ def one_database() -> Iterator[DatabaseCatalog]:
         yield catalog
 
 
-@pytest.fixture(name="outside", params=["rest", "database"])
+@pytest.fixture(name="glue", scope="module")
+def one_glue_server() -> Iterator[GlueServer]:
+    with GlueServer() as server:
+        yield server
+
+
+@pytest.fixture(name="outside", params=["rest", "database", pytest.param("glue", marks=pytest.mark.long)])
 def each_catalog(request: pytest.FixtureRequest) -> Outside:
     found: Outside = request.getfixturevalue(request.param)
     return found
