@@ -129,6 +129,20 @@ def test_a_log_table_is_adopted_under_its_name_and_tiered(served: Served, outsid
     assert outside.catalog().load_table(SOURCE).scan(selected_fields=("id",)).to_arrow().num_rows == 110
 
 
+def test_a_drop_leaves_the_table_that_took_the_first_name_and_its_folder(served: Served, outside: Outside) -> None:
+    """The catalog gives the folder of `alt.twice` to the next table of that name."""
+    theirs, name = outside.catalog(), "alt.twice"
+    place = f"{served.server.about['warehouse']}/alt/twice"
+    theirs.create_table(name, SCHEMA, location=place).append(_rows(0, 10))
+    served.lake.adopt(f"prod.{name}", "shop.first", primary_key=["id"])
+    theirs.create_table(name, SCHEMA, location=place).append(_rows(50, 60))
+    served.lake.drop_table("shop.first", purge=True)
+    served.server.dropped.run_once()
+    assert not served.engine.view.dropped
+    assert theirs.load_table(name).scan().to_arrow().num_rows == 10
+    theirs.drop_table(name)
+
+
 POINTS = (READY, COMMITTED, "renamed", "answer-lost")
 
 

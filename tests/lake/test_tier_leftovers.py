@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,14 @@ def test_leftovers_go(lake: ls.Lake, spark: SparkSession, tmp_path: Path) -> Non
         ahead.write_text("{}")
         assert orphans.remove(second.tools, definition) == 0, "the lake of another history is not touched"
         ahead.unlink()
+        hot = data / f"hot-{32 * 'a'}" / "left.parquet"
+        hot.parent.mkdir()
+        hot.write_text("of a round that was killed")
+        age(folder)
+        shared = replace(definition, lake=replace(definition.lake, adopted=True, catalog="prod"))
+        assert orphans.remove(second.tools, shared) == 1, "the other files may be those of another table"
+        assert not hot.exists()
+        assert second.tools.debts.of(definition.uuid)["orphans"].note.startswith("hot rows only: the outside catalog")
         assert orphans.remove(second.tools, definition) >= 3, "what was killed, and the deaths of the round that died"
         assert "killed.parquet" not in files(folder, "*")
         assert in_lake(spark) == in_table(table)

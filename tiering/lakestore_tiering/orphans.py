@@ -19,6 +19,7 @@ from pyspark.sql import functions as sf
 from lakestore.errors import Invalid
 from lakestore.iceberg import adopted_rows
 from lakestore.iceberg.places import is_in_store, place, store_errors
+from lakestore.model.columns import OWN_CATALOG
 from lakestore.model.file_uri import LOCAL_PATTERN
 from lakestore.model.table import Table
 from lakestore_tiering.debts import ORPHANS, SNAPSHOTS, Debt
@@ -116,19 +117,32 @@ def remove(
         lake.refresh()
         old = [path for path, made in files.items() if made < clock() - keep_seconds]
         candidates = {path: _named_as(path) for path in old if not _METADATA.fullmatch(_name(path))}
+        if _may_share_folder(table):
+            candidates = {path: name for path, name in candidates.items() if _HOT.search(path)}
         is_ahead = _is_ahead(lake, files)
+        note = _AHEAD if is_ahead else _SHARED if _may_share_folder(table) else ""
         if not candidates or is_ahead:
-            tools.debts.put(table.uuid, Debt(ORPHANS, len(candidates) if is_ahead else 0, _AHEAD if is_ahead else ""))
+            tools.debts.put(table.uuid, Debt(ORPHANS, len(candidates) if is_ahead else 0, note))
             return 0
         with tools.sparks_turn():
             unnamed = set(candidates.values()) - _named(tools, lake, set(candidates.values()))
     gone = [path for path, named_as in candidates.items() if named_as in unnamed]
     for path in gone:
         _remove(lake, filesystem, path)
-    tools.debts.put(table.uuid, Debt(ORPHANS, 0, f"the last search removed {len(gone):,}" if gone else ""))
+    removed = f"the last search removed {len(gone):,}" if gone else ""
+    tools.debts.put(table.uuid, Debt(ORPHANS, 0, "; ".join(filter(None, (note, removed)))))
     return len(gone)
 
 
+def _may_share_folder(table: Table) -> bool:
+    """Whether a file that no snapshot names may be another table's. An adopted table of an outside catalog keeps the
+    folder that its first name had there, and the catalog may give that folder to a new table of that name."""
+    return table.lake.adopted and table.lake.catalog not in ("", OWN_CATALOG)
+
+
+_HOT = re.compile(r"/data/hot-[0-9a-f]{32}/[^/]+$")
+"""Hot rows of a round, which only Lakestore writes."""
+_SHARED = "hot rows only: the outside catalog may have made another table in this folder"
 _AHEAD = "not searched: the folder holds newer metadata than the catalog's, so another history may name these files"
 
 

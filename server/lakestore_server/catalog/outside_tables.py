@@ -289,7 +289,11 @@ class OutsideTables:
                 yield
 
     def keeps(self, table: Table) -> bool:
-        """Whether the catalog of a dropped table has it again, under its name, or is not in the settings any more."""
+        """Whether the files of a dropped table stay: its catalog has it again, under its name, or is not in the
+        settings any more, or an adoption gave it a folder in which that catalog may have made another table since."""
+        if table.lake.adopted:
+            log.warning("the files of dropped table %s stay, for its folder may have another table by now", table.name)
+            return True
         try:
             found = self.catalogs.named(table.lake.catalog).load(table.namespace, table.short_name)
         except NoSuchTable:
