@@ -250,10 +250,13 @@ class _Run:
         if file.format != PARQUET:
             raise Invalid(f"{where} is {file.format}, and only Parquet can be adopted: have its engine rewrite it")
         document = lake_snapshot.metadata(self.begin.location).document
-        if file.spec_id != document["default-spec-id"]:
+        parts = lake_snapshot.metadata(self.begin.location).specs[file.spec_id]["fields"]
+        names = {column.id: column.name for column in self.table.columns}
+        odd = [part["name"] for part in parts if part.get("source-id") not in names or part["transform"] == "void"]
+        if odd:
             raise Invalid(
-                f"{where} has an earlier partitioning of the table: have its engine rewrite it"
-                " (`CALL …rewrite_data_files` with rewrite-all)"
+                f"{where} has an earlier partitioning, whose field {odd[0]!r} is of no column that is there: have its"
+                " engine rewrite it (`CALL …rewrite_data_files` with rewrite-all)"
             )
         folder = document["location"]
         if not _plain(file.path).startswith(_plain(folder).rstrip("/") + "/"):
@@ -270,9 +273,11 @@ class _Run:
                 f" {', '.join(LAKE_COLUMNS)}, if it has them, and have an engine rewrite it (`CALL …rewrite_data_files`"
                 " with rewrite-all)"
             )
-        for part in self.table.lake.partition_fields():
-            if part.transform == "identity" and self.table.column(part.column).id not in ids:
-                raise Invalid(f"{where} has {part.column!r} as a partition only: have its engine rewrite it")
+        for part in parts:
+            if part["transform"] == "identity" and part["source-id"] not in ids:
+                raise Invalid(
+                    f"{where} has {names[part['source-id']]!r} as a partition only: have its engine rewrite it"
+                )
 
     def _check_keys(self, batch: pa.RecordBatch, each: PlannedFile) -> None:
         for column in self.table.columns:

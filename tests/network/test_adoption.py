@@ -178,9 +178,15 @@ def test_what_cannot_be_adopted_is_refused(lake: ls.Lake, catalog: RestCatalog) 
         lake.adopt(NAME, "shop.more", primary_key=["id"])
     with pytest.raises(Invalid, match="is for adoptions that run"):
         lake.adopt(SOURCE, "shop.more__adopting", primary_key=["id"])
-    with catalog.load_table(SOURCE).update_spec() as update:
-        update.add_identity("name")
-    with pytest.raises(Invalid, match="has an earlier partitioning of the table"):
+    parted = catalog.load_table(SOURCE)
+    with parted.update_spec() as update:
+        update.add_identity("price")
+    parted.append(_rows(5_000, 5_001))
+    with parted.update_spec() as update:
+        update.remove_field("price")
+    with parted.update_schema() as columns:
+        columns.delete_column("price")
+    with pytest.raises(Invalid, match="has an earlier partitioning, whose field 'price' is of no column that is there"):
         lake.adopt(SOURCE, "shop.more")
 
 

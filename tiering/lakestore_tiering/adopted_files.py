@@ -12,9 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakestore.iceberg import adopted_rows, data_files
+from lakestore.iceberg import adopted_rows, data_files, transforms
 from lakestore.iceberg.manifests import DATA, File
-from lakestore.iceberg.values import Json
 from lakestore.model.columns import LAKE_COLUMNS
 from lakestore.model.table import Table
 from lakestore.union import lake_pruning
@@ -68,13 +67,15 @@ def rewrite(lake: Iceberg, table: Table, branch: str, snapshot_id: int, paths: f
 
 
 def _java(lake: Iceberg, files: Sequence[File]) -> list[Any]:
-    return [each.get() for each in manifest_files.java(lake, DATA, files)]
+    by_spec = {
+        number: [file for file in files if file.spec_id == number] for number in {file.spec_id for file in files}
+    }
+    return [each.get() for number, same in by_spec.items() for each in manifest_files.java(lake, DATA, same, number)]
 
 
 def _rewritten(lake: Iceberg, table: Table, each: PlannedFile, deletes: Deletes) -> Iterator[File]:
-    """New files with the live rows of one file, in its order and partition."""
+    """New files with the live rows of one file, in its order, in their partitions under the present spec."""
     schema = data_files.arrow_schema(manifest_files.schema_of(lake))
-    spec = manifest_files.spec_of(lake)
     columns = (*table.selected(None), *LAKE_COLUMNS)
     read = DataFile(each.file, FileRead(table, columns, {}, None, Figures()))
     held: list[pa.RecordBatch] = []
@@ -82,12 +83,18 @@ def _rewritten(lake: Iceberg, table: Table, each: PlannedFile, deletes: Deletes)
         arrays = [recast(batch.column(part.name), part.type) for part in schema]
         held.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
         if sum(part.nbytes for part in held) >= PIECE_BYTES:
-            yield _written(lake, held, spec, each.file)
+            yield from _written(lake, held, each.file)
             held = []
     if any(part.num_rows for part in held):
-        yield _written(lake, held, spec, each.file)
+        yield from _written(lake, held, each.file)
 
 
-def _written(lake: Iceberg, held: Sequence[pa.RecordBatch], spec: Json, file: File) -> File:
-    location = str(lake.table.locationProvider().newDataLocation(f"{uuid.uuid4()}.parquet"))
-    return data_files.write(pa.Table.from_batches(held), location, spec["spec-id"], file.partition)
+def _written(lake: Iceberg, held: Sequence[pa.RecordBatch], file: File) -> Iterator[File]:
+    rows, provider = pa.Table.from_batches(held), lake.table.locationProvider()
+    parted: list[transforms.Group] = [(dict(file.partition), None)]
+    if file.spec_id != lake.spec_id:
+        parted = transforms.groups(rows, manifest_files.spec_of(lake), manifest_files.schema_of(lake))
+    for partition, numbers in parted:
+        part = rows if numbers is None else rows.take(pa.array(numbers))
+        location = str(provider.newDataLocation(f"{uuid.uuid4()}.parquet"))
+        yield data_files.write(part, location, lake.spec_id, partition)

@@ -30,20 +30,21 @@ def schema_of(lake: Iceberg) -> Json:
     return found
 
 
-def spec_of(lake: Iceberg) -> Json:
-    """The partition spec of a lake table as Iceberg's JSON."""
-    found: Json = orjson.loads(str(lake.api.PartitionSpecParser.toJson(lake.table.spec())))
+def spec_of(lake: Iceberg, spec_id: int | None = None) -> Json:
+    """A partition spec of a lake table as Iceberg's JSON; the default one if none is named."""
+    spec = lake.table.spec() if spec_id is None else lake.table.specs().get(spec_id)
+    found: Json = orjson.loads(str(lake.api.PartitionSpecParser.toJson(spec)))
     return found
 
 
-def java(lake: Iceberg, content: int, files: Sequence[File]) -> list[Lazy]:
-    """Java files under the table's partitioning, in order. `content` is `DATA` or `DELETES`."""
+def java(lake: Iceberg, content: int, files: Sequence[File], spec_id: int | None = None) -> list[Lazy]:
+    """Java files of one partition spec, by default the table's, in order. `content` is `DATA` or `DELETES`."""
     if not files:
         return []
     # All InMemoryFileIO instances of a JVM share one map, so a concurrent round needs other names.
     folder = f"memory:{uuid.uuid4().hex}"
     manifest, manifests = f"{folder}/{MANIFEST}", f"{folder}/{MANIFESTS}"
-    data, listed = _documents(manifest, files, content, schema_of(lake), spec_of(lake), sequence=0)
+    data, listed = _documents(manifest, files, content, schema_of(lake), spec_of(lake, spec_id), sequence=0)
     memory = lake.api.inmemory.InMemoryFileIO()
     memory.addFile(manifest, data)
     memory.addFile(manifests, listed)

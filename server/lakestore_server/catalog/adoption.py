@@ -349,7 +349,7 @@ def _ids(plain: Any, kind: Any) -> Iterator[tuple[int, int]]:
 
 def _partitions(doc: Json, schema: Json, where: str) -> tuple[str, ...]:
     """The present partition fields as texts of `partition_by`. Their names must be the names that our tables would give
-    them. The client refuses data files of an earlier partitioning."""
+    them. Data files of an earlier partitioning stay as they are."""
     names = {part["id"]: part["name"] for part in schema["fields"]}
     found: list[str] = []
     specs = doc["partition-specs"]
