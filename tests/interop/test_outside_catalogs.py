@@ -24,6 +24,7 @@ from pyiceberg.table.snapshots import Operation, Summary
 from lakestore.errors import Conflict, Invalid, LakestoreError, Unavailable
 from lakestore.union.verify import verify
 from lakestore_server.catalog.contents import Name
+from lakestore_server.catalog.our_tables import TIMELINE_PROPERTY
 from lakestore_server.catalog.outside_tables import COMMITTED, READY
 from tests.support.glue import GlueServer
 from tests.support.log_tierer import LogTierer
@@ -103,6 +104,11 @@ def look(served: Served) -> None:
     """The duty, now."""
     served.clock.advance(60)
     served.server._outside_check.run_once()
+
+
+def local(location: str) -> Path:
+    """The path of a location. Iceberg's REST server writes `file:/` with one slash."""
+    return Path("/" + location.removeprefix("file:").lstrip("/"))
 
 
 def check(served: Served, outside: Outside, name: str, model: list[int]) -> None:
@@ -260,7 +266,7 @@ def test_a_purge_removes_the_files_unless_the_catalog_has_the_table_again(served
     for name in ("shop.gone", "shop.back"):
         served.lake.drop_table(name, purge=True)
     served.server.dropped.run_once()
-    assert not Path(places["gone"].location.removeprefix("file://")).exists()
+    assert not local(places["gone"].location).exists()
     assert rows_there(outside, "shop.back") == [1]
     outside.catalog().drop_table("shop.back")
 
@@ -347,6 +353,23 @@ def test_rewrites_whose_snapshots_have_expired_are_adopted_by_the_metadata_in_be
     served.append("shop.log", 5)
     tiered(served, "shop.log")
     check(served, outside, "shop.log", [*range(6)])
+
+
+def test_a_foreign_append_after_a_rewrite_is_not_adopted(served: Served, outside: Outside) -> None:
+    table = served.lake.create_table("shop.log", LOG)
+    served.append("shop.log", *range(5))
+    tiered(served, "shop.log")
+    before = served.engine.view.pointers["shop", "log"]
+    theirs = outside.catalog().load_table("shop.log")
+    good = rewrite(theirs)
+    theirs.refresh().append(theirs.scan().to_arrow().slice(0, 1))
+    look(served)
+    assert "written through Lakestore" in problem(served, "shop.log")
+    assert served.engine.view.pointers["shop", "log"] == before
+    assert sorted(table.scan().to_arrow()["v"].to_pylist()) == [*range(5)]
+    theirs.refresh().manage_snapshots().set_current_snapshot(snapshot_id=good).commit()
+    look(served)
+    check(served, outside, "shop.log", [*range(5)])
 
 
 def test_a_deposed_tierer_is_fenced_before_anything_is_sent(served: Served, outside: Outside) -> None:
@@ -493,6 +516,41 @@ def test_another_table_of_the_name_is_named_and_left_alone(served: Served, outsi
     theirs.drop_table("shop.log")
     theirs.register_table("shop.log", location)
     look(served)
+    check(served, outside, "shop.log", [1])
+
+
+def test_metadata_outside_of_the_tables_folder_is_named_and_not_adopted(
+    served: Served, outside: Outside, tmp_path: Path
+) -> None:
+    served.lake.create_table("shop.log", LOG)
+    served.append("shop.log", 1)
+    tiered(served, "shop.log")
+    location = served.engine.view.pointers["shop", "log"].location
+    elsewhere = tmp_path / "elsewhere" / f"00009-{Path(location).name.partition('-')[2]}"
+    elsewhere.parent.mkdir()
+    elsewhere.write_bytes(local(location).read_bytes())
+    outside.catalog().drop_table("shop.log")
+    outside.catalog().register_table("shop.log", f"file://{elsewhere}")
+    look(served)
+    assert "lies outside of its folder" in problem(served, "shop.log")
+    assert served.engine.view.pointers["shop", "log"].location == location
+    outside.catalog().drop_table("shop.log")
+    outside.catalog().register_table("shop.log", location)
+    look(served)
+    check(served, outside, "shop.log", [1])
+
+
+def test_a_lake_that_went_on_under_another_history_is_named_and_not_adopted(served: Served, outside: Outside) -> None:
+    served.lake.create_table("shop.log", LOG)
+    served.append("shop.log", 1)
+    tiered(served, "shop.log")
+    theirs = outside.catalog().load_table("shop.log")
+    ours = theirs.properties[TIMELINE_PROPERTY]
+    for timeline, words in (("another", "another history of this server"), (ours, "")):
+        theirs.transaction().set_properties({TIMELINE_PROPERTY: timeline}).commit_transaction()
+        look(served)
+        said = problem(served, "shop.log")
+        assert words in said if words else said == ""
     check(served, outside, "shop.log", [1])
 
 

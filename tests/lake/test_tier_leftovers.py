@@ -81,3 +81,8 @@ def test_leftovers_go(lake: ls.Lake, spark: SparkSession, tmp_path: Path) -> Non
         assert "killed.parquet" not in files(folder, "*")
         assert in_lake(spark) == in_table(table)
         assert verify(lake.transport, NAME).problems() == []
+
+        assert compact.fork(second.tools, NAME, force=True) is not None
+        stale.tools.swept.clear()
+        stale.tools.sweep_once(definition)
+        assert refs(spark) > {"main", "lakestore-tier"}, "an earlier epoch leaves the branches of a later one"
