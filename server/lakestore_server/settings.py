@@ -80,7 +80,7 @@ class Catalog:
 
     kind: str = option("own", choices=("own", "rest", "sql", "hive", "glue"))
     """`own`: the server's own. `rest`: another REST catalog. `sql`: a catalog in a database, as PyIceberg and Iceberg's
-    JDBC catalog use it. `glue`: AWS Glue, with `boto3` installed. `hive`: by the same code, not tried."""
+    JDBC catalog use it. `glue`: AWS Glue, with `boto3` installed. `hive`: the same, not tried to the end."""
     name: str = option("outside")
     """Name of this catalog in `lake={"catalog": NAME}` of a table. Every table keeps it, so it must not change.
     `lake={"catalog": "own"}` names the server's own catalog."""
