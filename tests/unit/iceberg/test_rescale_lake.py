@@ -98,7 +98,7 @@ def test_the_swap_of_a_branch_needs_its_lake(tmp_path: Path, monkeypatch: pytest
         served.append("lake.log", 20)
         tierer.flush("lake.log")
         uuid = served.state("lake.log").table.uuid
-        table.replay("lake.b", at=token if is_at else None, wait=False)
+        branch = table.replay("lake.b", at=token if is_at else None, wait=False)
         while served.server.rescales.step(uuid) is None:
             pass
         served.server.rescales.run_once()
@@ -107,12 +107,20 @@ def test_the_swap_of_a_branch_needs_its_lake(tmp_path: Path, monkeypatch: pytest
             table.swap_replay(reviewed)
         tierer.flush("lake.b")
         catalog = RestCatalog("lake", uri=f"http://{served.server.about['http']}/iceberg")
-        assert lake_rows(catalog, "lake.b") == list(range(20 + (not is_at)))
+        expected = list(range(20 + (not is_at)))
+        assert lake_rows(catalog, "lake.b") == expected
+        if is_at:
+            branch.append(pa.table({"v": [25]}))
+            reviewed = table.replay_difference().token
+            with pytest.raises(Conflict, match="lakestore tier"):
+                table.swap_replay(reviewed)
+            tierer.flush("lake.b")
+            expected.append(25)
         table.swap_replay(reviewed)
-        assert lake_rows(catalog, "lake.log") == list(range(20 + (not is_at)))
+        assert lake_rows(catalog, "lake.log") == expected
         assert sorted(table.scan(at=token).to_arrow()["v"].to_pylist()) == list(range(20))
         assert catalog.list_tables("lake") == [("lake", "log")]
         served.append("lake.log", 30)
         LogTierer(served.server, served.lake.transport).flush("lake.log")
-        assert lake_rows(catalog, "lake.log") == [*range(20 + (not is_at)), 30]
+        assert lake_rows(catalog, "lake.log") == [*expected, 30]
         assert verify(served.lake.transport, "lake.log").same
