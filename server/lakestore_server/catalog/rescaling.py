@@ -296,6 +296,7 @@ def swap(
         if not expected.is_filled or sum(end - start for _, start, end in left) > SWAP_ROWS_MAX:
             raise Conflict("the copy is behind the table: try again")
         refuse_shared_subscription(view, source.table)
+        tables.refuse_feeds(state, copy.table.name)
         if lake_gap(source, copy, expected, marks):
             raise Conflict("the lake of the copy is behind the table's: run `lakestore tier`, then try again")
         stored = [

@@ -55,6 +55,16 @@ def refuse_adopting(table: Table) -> None:
         )
 
 
+def refuse_feeds(state: State, name: str) -> None:
+    """`Conflict` if a table that gets another name has feeds: their names hold the present one."""
+    feeds = [feed for feed, _ in state.registers.said(name, state.view.lsn)]
+    if feeds:
+        raise Conflict(
+            f"table {name} has the feed {feeds[0]!r}, a register that is named after it: drop it first, with"
+            f" `lakestore producers --drop-registers {feeds[0]}`, and have it opened under the new name"
+        )
+
+
 def plan(limits: Limits, name: str, uuid: str, new_name: str, key: str = "") -> Callable[[State, CommitRecord], Table]:
     """The plan of a rename; its result is the definition under the new name."""
 
@@ -67,12 +77,7 @@ def plan(limits: Limits, name: str, uuid: str, new_name: str, key: str = "") -> 
         if new_name == name:
             return table
         check_free(view, made, limits)
-        feeds = [feed for feed, _ in state.registers.said(name, view.lsn)]
-        if feeds:
-            raise Conflict(
-                f"table {name} has the feed {feeds[0]!r}, a register that is named after it: drop it first, with"
-                f" `lakestore producers --drop-registers {feeds[0]}`, and have it opened under the new name"
-            )
+        refuse_feeds(state, name)
         record.rename.append(Rename(table.uuid, new_name))
         move_pointer(view, record, (table.namespace, table.short_name), (made.namespace, made.short_name), key)
         return made

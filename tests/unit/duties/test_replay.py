@@ -148,6 +148,10 @@ def test_a_branch_follows_its_table_and_keeps_its_corrections(served: Served) ->
     fill(served, uuid)
     assert figures(table.replay_difference()) == (28, 1, 0, 0), "later changes of the table replace corrections"
     table.upsert(rows(8, text="last"))  # the commit of the swap copies it
+    served.lake.registers(["complete/other.b/etl"])
+    with pytest.raises(Conflict, match=r"complete/other\.b/etl.*drop it first"):
+        table.swap_replay()
+    served.lake.drop_registers(["complete/other.b/etl"])
     table.swap_replay()
     assert table.definition.buckets == 5
     expected = sorted(
