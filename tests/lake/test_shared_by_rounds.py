@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from lakestore.errors import NotFound, Unavailable
+from lakestore.model.columns import LakeOptions
 from lakestore_tiering import compact, flush, orphans
 from lakestore_tiering.compact import Fork
 from lakestore_tiering.round import Round, StopAsked, TableMemory
 
-SCAN: Any = SimpleNamespace(table=SimpleNamespace(uuid="u", name="shop.a"), hot_rows=1, in_lake=True)
+LAKE_OPTIONS = LakeOptions(snapshots=9)
+SCAN: Any = SimpleNamespace(table=SimpleNamespace(uuid="u", name="shop.a", lake=LAKE_OPTIONS), hot_rows=1, in_lake=True)
 CUT: Any = SimpleNamespace(scan=lambda _: SCAN, lease="")
 FORK = Fork(SCAN, "b", 1, (0,), "", 1, 0.0, whole=False)
 Step = Callable[[Round], object]
@@ -149,7 +151,7 @@ BY_NAME: dict[str, Step] = {
     "land": lambda tools: compact.land(tools, FORK),
     "failed": lambda tools: tools.standing(TABLE),
 }
-TABLE: Any = SimpleNamespace(uuid="u", name="shop.a", lake=SimpleNamespace(snapshots=9, snapshot_seconds=9.0))
+TABLE: Any = SimpleNamespace(uuid="u", name="shop.a", lake=LAKE_OPTIONS)
 
 
 @pytest.mark.parametrize("name", BY_NAME)
