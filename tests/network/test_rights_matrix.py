@@ -123,8 +123,8 @@ PLAIN = set(
     """abort address after alteration at at_least before_images born bucket buckets bytes check_only columns deep detail
     dry_run end epoch files folder heads hidden holder in_parts key keys lag lake_snapshot list_services live_end
     live_only live_start location member next no_dead owner prefix primary_key problems progress protocol purge
-    range_changes changes_max hot_bytes_max records rejected release require rights running schema_id sequence service
-    session shard start timeline to token until upkeep where without_lake""".split()
+    range_changes changes_max hot_bytes_max records rejected release require reviewed rights running schema_id sequence
+    service session shard start step timeline to token until upkeep where without_lake""".split()
 )
 """Fields that name no table; left as they are."""
 PUT: dict[str, Any] = {
@@ -159,6 +159,7 @@ def filled(kind: Any, target: Target, *, has_uuid: bool, is_new: bool) -> Any:
         "table_uuid": target.uuid if has_uuid else "",
         "table_uuids": [target.uuid] if has_uuid else [],
         "new_name": new_name,
+        "into": new_name,
         "source": table,
         "database": "secret",
         "definition": json.dumps({"name": table}),
@@ -207,7 +208,7 @@ def called(world: World, path: str, who: str, request: Any) -> tuple[bytes, ...]
 
 def variants(kind: Any) -> list[dict[str, bool]]:
     """The ways to name a table in a request."""
-    is_new = (False, True) if "new_name" in kind.DESCRIPTOR.fields_by_name else (False,)
+    is_new = (False, True) if {"new_name", "into"} & set(kind.DESCRIPTOR.fields_by_name) else (False,)
     return [{"has_uuid": has_uuid, "is_new": each} for has_uuid in (False, True) for each in is_new]
 
 

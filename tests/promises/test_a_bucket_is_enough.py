@@ -72,4 +72,4 @@ def test_a_server_that_lost_its_disk_starts_from_the_bucket_alone(store: Store, 
             assert lake.table("t.rows").lookup([{"id": 7}]).column("v").to_pylist() == [-1]
             assert verify(lake.transport, "t.rows").same
             until(lambda: lake.status()["store"]["lsn"] > 0, "a claim on the checkpoints")
-        assert f"{'store':12}{CHECKPOINTS}: checkpoint at LSN" in run("status", "--server", alone.addresses)
+        assert f"{'store':16}{CHECKPOINTS}: checkpoint at LSN" in run("status", "--server", alone.addresses)

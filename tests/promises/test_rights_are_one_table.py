@@ -165,6 +165,7 @@ ON_ORDERS: dict[str, tuple[Any, set[str]]] = {
     "ChangeRanges": (pb.ChangeRangesRequest(table="shop.orders"), {"read", "tier", "admin"}),
     "Plan": (pb.PlanRequest(tables=["shop.orders"]), {"read", "tier", "admin"}),
     "Fetch": (pb.FetchRequest(table_uuid=UUID), {"read", "tier", "admin"}),
+    "StoreKey": (pb.StoreKeyRequest(table_uuid=UUID), {"read", "tier", "admin"}),
     "Status": (pb.StatusRequest(tables=["shop.orders"]), set(RIGHTS)),
     "Audit": (pb.AuditRequest(table="shop.orders"), {"read", "tier", "admin"}),
 }

@@ -27,6 +27,9 @@ _ADOPTING = "takes a table of another engine: tests/network/test_adoption.py and
 _DEPLOY, _JEPSEN = "docs/deployment.md", "docs/jepsen.md"
 NOT_RUN = {
     ("docs/adopting.md", "lakestore adopt lake.sales.orders --as shop.orders --key order_id"): _ADOPTING,
+    ("docs/adopting.md", "lakestore adopt prod.sales.orders --as shop.orders --key order_id"): (
+        "takes a table of an outside catalog: tests/interop/test_outside_adoption.py runs it"
+    ),
     ("docs/adopting.md", "lakestore tier --once --table shop.orders"): _ADOPTING,
     ("docs/adopting.md", "lakestore release shop.orders --to sales.orders"): _ADOPTING,
     (
