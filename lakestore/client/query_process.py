@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import resource
@@ -26,6 +25,7 @@ from lakestore.client.connection import Connection
 from lakestore.client.credentials import NOTHING
 from lakestore.errors import Unavailable
 from lakestore.iceberg import cache, places
+from lakestore.iceberg.sized_file import SizedFile
 from lakestore.rows import json_texts
 from lakestore.union import sql
 from lakestore.v1 import lakestore_pb2 as pb
@@ -56,42 +56,22 @@ class PipedFiles:
         return pa.PythonFile(_PipedFile(self._exchange, path), mode="r")
 
 
-class _PipedFile(io.RawIOBase):
-    """One file. Arrow holds the file's lock while it reads."""
+class _PipedFile(SizedFile):
+    """One file of the server."""
 
     def __init__(self, exchange: Exchange, location: str) -> None:
-        self._exchange, self._location, self._at = exchange, location, 0
-        (self._size,) = pipe.FILE_SIZE.unpack(self._answer(Verb.SIZE, location.encode()))
+        self._exchange, self._location = exchange, location
+        super().__init__(*pipe.FILE_SIZE.unpack(self._answer(Verb.SIZE, location.encode())))
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = max(base + offset, 0)
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        left = max(self._size - self._at, 0)
-        left = left if size is None or size < 0 else min(size, left)
-        parts = []
-        while left:
-            part = self._part(min(left, pipe.FILE_PART_BYTES_MAX))
-            parts.append(part)
-            self._at += len(part)
-            left -= len(part)
+    def part(self, at: int, size: int) -> bytes:
+        most, end = pipe.FILE_PART_BYTES_MAX, at + size
+        parts = [self._piece(begin, min(most, end - begin)) for begin in range(at, end, most)]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _part(self, size: int) -> bytes:
-        found = self._answer(Verb.READ, pipe.FILE_PART.pack(self._at, size) + self._location.encode())
+    def _piece(self, at: int, size: int) -> bytes:
+        found = self._answer(Verb.READ, pipe.FILE_PART.pack(at, size) + self._location.encode())
         if len(found) != size:
-            raise OSError(f"file {self._location} ends before byte {self._at + size}")
+            raise OSError(f"file {self._location} ends before byte {at + size}")
         return found
 
     def _answer(self, verb: Verb, question: bytes) -> bytes:

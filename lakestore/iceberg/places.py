@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from pyarrow.fs import FileSystem, LocalFileSystem
 from lakestore.errors import Invalid, LakestoreError, Unavailable
 from lakestore.iceberg import store_counts, store_keys
 from lakestore.iceberg.cache import RecentValues
+from lakestore.iceberg.sized_file import SizedFile
 from lakestore.iceberg.store_counts import GET, HEAD, PUT
 from lakestore.iceberg.store_keys import KeySource, ReaderKey
 from lakestore.model import file_uri
@@ -157,14 +157,13 @@ def _opened(location: str) -> NativeFile:
     return filesystem.open_input_file(path)
 
 
-class _KeyedFile(io.RawIOBase):
-    """A file of a store by the keys of a source. It is opened again when its key is replaced or refused. Arrow holds
-    the file's lock while it reads."""
+class _KeyedFile(SizedFile):
+    """A file of a store by the keys of a source. It is opened again when its key is replaced or refused."""
 
     def __init__(self, location: str, source: KeySource, key: ReaderKey) -> None:
-        self._location, self._source, self._key, self._at = location, source, key, 0
+        self._location, self._source, self._key = location, source, key
         self._stream: NativeFile | None = None
-        self._size = self._answer(lambda stream: int(stream.size()))
+        super().__init__(self._answer(lambda stream: int(stream.size())))
 
     def _answer(self, work: Callable[[NativeFile], _Answer]) -> _Answer:
         current = self._source.key()
@@ -190,28 +189,8 @@ class _KeyedFile(io.RawIOBase):
             self._stream = filesystem.open_input_file(path)
         return self._stream
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = max(base + offset, 0)
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        left = max(self._size - self._at, 0)
-        size = left if size is None or size < 0 else min(size, left)
-        if not size:
-            return b""
-        found: bytes = self._answer(lambda stream: stream.read_at(size, self._at))
-        self._at += len(found)
-        return found
+    def part(self, at: int, size: int) -> bytes:
+        return self._answer(lambda stream: bytes(stream.read_at(size, at)))
 
 
 def _may_be_refusal(error: OSError) -> bool:
