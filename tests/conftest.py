@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from jepsen.system.kafka import KafkaProcess
     from jepsen.system.store import Store
     from lakestore.spark import SparkLake
+    from tests.support.outside import DatabaseCatalog, RestServer
     from tests.support.side_by_side import FilesSideBySide
 
 settings.register_profile(
@@ -121,6 +123,25 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaProcess]:
 
     with KafkaProcess(tmp_path_factory.mktemp("kafka")) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
+    """Iceberg's REST server, for the tests of one module."""
+    from tests.support.outside import RestServer
+
+    with RestServer(tmp_path_factory.mktemp("rest")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[DatabaseCatalog]:
+    """PyIceberg's catalog in a PostgreSQL server, for the tests of one module."""
+    from tests.support.outside import DatabaseCatalog
+    from tests.support.postgres import Postgres
+
+    with Postgres() as postgres, closing(DatabaseCatalog(postgres)) as catalog:
+        yield catalog
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +15,11 @@ from lakestore.union import lake_snapshot
 from lakestore.union.verify import verify
 from lakestore_server.catalog.outside_tables import COMMITTED, READY
 from tests.support.log_tierer import LogTierer
-from tests.support.outside import DatabaseCatalog, Outside, RestServer
-from tests.support.postgres import Postgres
+from tests.support.outside import Killed, Outside, RestServer, kill, lose
 from tests.support.served import Served
 
 SOURCE, NAME = "alt.bestellungen", "shop.orders"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-
-
-@pytest.fixture(name="rest", scope="module")
-def one_rest_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
-    with RestServer(tmp_path_factory.mktemp("rest")) as server:
-        yield server
-
-
-@pytest.fixture(name="database", scope="module")
-def one_database() -> Iterator[DatabaseCatalog]:
-    with Postgres() as postgres, closing(DatabaseCatalog(postgres)) as catalog:
-        yield catalog
 
 
 @pytest.fixture(name="outside", params=["rest", "database"])
@@ -57,10 +43,6 @@ def one_server(tmp_path: Path, outside: Outside) -> Iterator[Served]:
     for name in (SOURCE, NAME):
         if theirs.table_exists(name):
             theirs.drop_table(name)
-
-
-class Killed(Exception):
-    """The server is killed at this moment."""
 
 
 def _rows(begin: int, end: int) -> pa.Table:
@@ -151,22 +133,18 @@ def _broken(served: Served, outside: Outside, point: str, monkeypatch: pytest.Mo
     catalogs = served.server.catalog.outside.catalogs
     with monkeypatch.context() as patched:
         if point in (READY, COMMITTED):
-            patched.setattr(catalogs, "reach", lambda at: _kill() if at == point else None)
+            patched.setattr(catalogs, "reach", lambda at: kill() if at == point else None)
         elif point == "renamed":
             patched.setattr(catalogs.named("prod"), "rename", _then_killed(catalogs.named("prod").rename))
         elif isinstance(outside, RestServer):
             outside.proxy.lose_commits = 1
         else:
-            patched.setattr(catalogs.named("prod"), "commit", _then_lost(catalogs.named("prod").commit))
+            patched.setattr(catalogs.named("prod"), "commit", lose(catalogs.named("prod").commit))
         with pytest.raises((Internal, Unavailable)):
             _adopt(served)
     served.kill()
     served.start()
     served.clock.advance(60)
-
-
-def _kill() -> None:
-    raise Killed
 
 
 def _then_killed(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -175,14 +153,6 @@ def _then_killed(call: Callable[..., Any]) -> Callable[..., Any]:
         raise Killed
 
     return killed
-
-
-def _then_lost(call: Callable[..., Any]) -> Callable[..., Any]:
-    def lost(*given: Any) -> Any:
-        call(*given)
-        raise Unavailable("the answer is lost", applied="unknown")
-
-    return lost
 
 
 @pytest.mark.parametrize("point", POINTS)

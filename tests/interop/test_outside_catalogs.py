@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +28,10 @@ from lakestore_server.catalog.our_tables import TIMELINE_PROPERTY
 from lakestore_server.catalog.outside_tables import COMMITTED, READY
 from tests.support.glue import GlueServer
 from tests.support.log_tierer import LogTierer
-from tests.support.outside import DatabaseCatalog, Outside, RestServer
-from tests.support.postgres import Postgres
+from tests.support.outside import Killed, Outside, RestServer, kill, lose
 from tests.support.served import Served
 
 LOG = pa.schema([("v", pa.int64())])
-
-
-@pytest.fixture(name="rest", scope="module")
-def one_rest_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
-    with RestServer(tmp_path_factory.mktemp("rest")) as server:
-        yield server
-
-
-@pytest.fixture(name="database", scope="module")
-def one_database() -> Iterator[DatabaseCatalog]:
-    with Postgres() as postgres, closing(DatabaseCatalog(postgres)) as catalog:
-        yield catalog
 
 
 @pytest.fixture(name="glue", scope="module")
@@ -65,10 +52,6 @@ def one_server(tmp_path: Path, outside: Outside) -> Iterator[Served]:
         yield served
         for name in served.engine.view.names:
             served.lake.drop_table(name)
-
-
-class Killed(Exception):
-    """The server is killed at this moment."""
 
 
 def rows_there(outside: Outside, name: str) -> list[int]:
@@ -158,21 +141,6 @@ def broken_round(served: Served, outside: Outside, name: str, point: str, monkey
                 flush(served, name)
     served.kill()
     served.start()
-
-
-def kill() -> None:
-    """End what runs."""
-    raise Killed
-
-
-def lose(commit: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, whose answer is lost."""
-
-    def lost(*given: Any) -> Any:
-        commit(*given)
-        raise Unavailable("the answer is lost", applied="unknown")
-
-    return lost
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,8 +20,7 @@ from lakestore_server.catalog.outside_tables import COMMITTED, READY
 from lakestore_tiering import Tierer
 from lakestore_tiering.round import no_crash
 from tests.lake.test_tier_crash import Died, at
-from tests.support.outside import DatabaseCatalog, Outside, RestServer
-from tests.support.postgres import Postgres
+from tests.support.outside import Outside, RestServer, kill
 from tests.support.seeds import seeded
 from tests.support.served import Served
 from tests.support.spark import SPARK_CONF
@@ -47,28 +46,12 @@ def one_catalog(request: pytest.FixtureRequest) -> Outside:
     return found
 
 
-@pytest.fixture(name="rest", scope="module")
-def one_rest_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
-    with RestServer(tmp_path_factory.mktemp("rest")) as server:
-        yield server
-
-
-@pytest.fixture(name="database", scope="module")
-def one_database() -> Iterator[DatabaseCatalog]:
-    with Postgres() as postgres, closing(DatabaseCatalog(postgres)) as catalog:
-        yield catalog
-
-
 @pytest.fixture(name="served")
 def one_server(tmp_path: Path, outside: Outside) -> Iterator[Served]:
     with Served(tmp_path / "dätä set", ports=True, catalog=outside.settings()) as served:
         yield served
         for name in served.engine.view.names:
             served.lake.drop_table(name)
-
-
-class Killed(Exception):
-    """The server is killed at this moment."""
 
 
 class Tables:
@@ -159,11 +142,6 @@ class Tables:
 def pairs(rows: pa.Table) -> list[tuple[int, int]]:
     """Keys with values, in order."""
     return sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
-
-
-def kill() -> None:
-    """End what runs."""
-    raise Killed
 
 
 def lose_one(outside: Outside, catalog: object, patched: pytest.MonkeyPatch) -> None:

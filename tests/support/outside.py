@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from contextlib import closing, suppress
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +21,7 @@ from typing import Any, Protocol, Self
 from pyiceberg.catalog import Catalog, load_catalog
 
 from jepsen.system.jvm import SHORT_LIVED
+from lakestore.errors import Unavailable
 from lakestore.java import java
 from lakestore_demo.ivy import fetch
 from lakestore_demo.processes import free_ports
@@ -43,8 +45,27 @@ _STORES = (
     f"org.apache.iceberg:iceberg-aws-bundle:{VERSION}",
     "dev.failsafe:failsafe:3.3.2",
 )
-"""What opens files in S3. Ivy took the dependencies of `iceberg-aws` for minutes; of them it loads one."""
+"""Jars for files in S3. They are named one by one, because Ivy takes minutes for all dependencies of `iceberg-aws`."""
 START_SECONDS = 60.0
+
+
+class Killed(Exception):
+    """A server is killed at this moment."""
+
+
+def kill() -> None:
+    """End what runs."""
+    raise Killed
+
+
+def lose(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, whose answer is lost."""
+
+    def lost(*given: Any) -> Any:
+        call(*given)
+        raise Unavailable("the answer is lost", applied="unknown")
+
+    return lost
 
 
 class Outside(Protocol):
@@ -61,7 +82,7 @@ class RestServer:
     """Iceberg's REST server over a file of SQLite. A context manager."""
 
     def __init__(self, folder: Path, **properties: str) -> None:
-        """`properties` are those of its catalog, such as the address of a store; with some it opens files in S3."""
+        """`properties` are settings of its catalog, such as the address of a store. With one of them it opens S3."""
         self._folder, self._properties = folder, properties
         (self.port,) = free_ports(1)
         self.proxy = LossyProxy(self.port)
