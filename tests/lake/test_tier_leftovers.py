@@ -74,7 +74,7 @@ def test_leftovers_go(lake: ls.Lake, spark: SparkSession, tmp_path: Path) -> Non
         hot.write_text("of a round that was killed")
         age(folder)
         shared = replace(definition, lake=replace(definition.lake, adopted=True, catalog="prod"))
-        assert orphans.remove(second.tools, shared) == 1, "the other files may be those of another table"
+        assert orphans.remove(second.tools, shared) == 1, "another table may have the other files"
         assert not hot.exists()
         assert second.tools.debts.of(definition.uuid)["orphans"].note.startswith("hot rows only: the outside catalog")
         assert orphans.remove(second.tools, definition) >= 3, "what was killed, and the deaths of the round that died"

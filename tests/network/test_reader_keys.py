@@ -218,7 +218,7 @@ def test_one_location_at_two_addresses_is_refused(store: GuardedStore) -> None:
 def test_a_static_key_is_replaced_under_load(
     store: GuardedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The key file is written anew and the old key ends while readers of one connection read in a loop."""
+    """While readers of one connection read in a loop, the key file gets a new key, and the old key ends."""
     keys = tmp_path / "keys.env"
     variables = {"GIVE": "static", "FILE": str(keys)}
     environment = store.environment | {f"LAKESTORE_ENGINE_KEYS_{name}": value for name, value in variables.items()}

@@ -127,7 +127,7 @@ class Adoptions:
         check: Callable[[View], None],
         first_steps: Sequence[CatalogStep],
     ) -> pb.AdoptTableAnswer:
-        """The one record that makes the metadata `stored` the lake of the table that has the rows."""
+        """The journal record of the adoption: the table with the rows gets the metadata `stored` as its lake."""
         staging = self._held(request).table
         first = self._engine.view.pointers[staging.namespace, staging.short_name]
 

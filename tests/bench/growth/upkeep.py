@@ -48,7 +48,7 @@ BARS = {
 
 @dataclass(frozen=True)
 class Spent:
-    """What a piece of work took."""
+    """Seconds, processor seconds and memory of a piece of work."""
 
     seconds: float
     processor_seconds: float
