@@ -17,6 +17,7 @@ from typing import Any
 from lakestore.errors import Invalid
 from lakestore.limits import TYPE_CHARS_MAX
 from lakestore.model import outside_values
+from lakestore.model.contract.document import DOCUMENT_CHARS_MAX
 from lakestore.model.merge_engines import Merge
 from lakestore.model.retention import Retention, parse_retention
 from lakestore.model.shapes import DEFAULT_CHARS_MAX
@@ -148,7 +149,32 @@ class SetOptions:
     """Another merge engine is refused, because the existing rows were merged by the present one."""
 
 
-Step = AddColumn | DropColumn | RenameColumn | WidenColumn | MoveColumn | MakeOptional | SetDefault | SetOptions
+DocumentText = str
+
+
+@dataclass(frozen=True, slots=True)
+class SetContract:
+    """Another contract, or none. It is bound to the columns after all steps of the alteration."""
+
+    document: DocumentText
+    """The text of the file; empty: the table has no contract any more."""
+    object: str = ""
+    """The name of the table's entry in the document's `schema`."""
+    why: str = ""
+    """The reason, for the audit."""
+
+
+Step = (
+    AddColumn
+    | DropColumn
+    | RenameColumn
+    | WidenColumn
+    | MoveColumn
+    | MakeOptional
+    | SetDefault
+    | SetOptions
+    | SetContract
+)
 """One change of a definition."""
 _KINDS: dict[str, type[Step]] = {
     "add": AddColumn,
@@ -159,6 +185,7 @@ _KINDS: dict[str, type[Step]] = {
     "optional": MakeOptional,
     "default": SetDefault,
     "options": SetOptions,
+    "contract": SetContract,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
@@ -220,6 +247,7 @@ def _is_needed(part: dataclasses.Field[Any]) -> bool:
 _READERS: Mapping[str, outside_values.Reader[Any]] = {
     "str": outside_values.text(TYPE_CHARS_MAX),
     "bool": outside_values.boolean,
+    "DocumentText": outside_values.text(DOCUMENT_CHARS_MAX),
     "Any": outside_values.plain(DEFAULT_CHARS_MAX, depth_max=4),
     "dict[str, Any]": outside_values.mapping(outside_values.plain(DEFAULT_CHARS_MAX, depth_max=2), 64, 64),
 }
@@ -242,6 +270,7 @@ __all__ = [
     "MakeOptional",
     "MoveColumn",
     "RenameColumn",
+    "SetContract",
     "SetDefault",
     "SetOptions",
     "Step",

@@ -24,6 +24,7 @@ from lakestore.evolution import (
     MakeOptional,
     MoveColumn,
     RenameColumn,
+    SetContract,
     SetDefault,
     SetOptions,
     Step,
@@ -33,6 +34,7 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.model import columns, times
 from lakestore.model import table as schema
 from lakestore.model.columns import Column
+from lakestore.model.contract.contract import Contract
 from lakestore.model.defaults import canonical
 from lakestore.model.merge_engines import parse_merge
 from lakestore.model.nested_fields import Editor, path_of
@@ -185,10 +187,18 @@ def apply_steps(table: Table, steps: Sequence[Step], limits: Limits = DEFAULT) -
     changed = table
     for step in steps:
         changed = _applied(step, changed)
-    if changed.columns != table.columns or layout(changed) != layout(table):
+    if changed.contract is not None and changed.contract != table.contract:
+        changed = replace(changed, contract=changed.contract.bind(changed))
+    if _is_another_version(changed, table):
         changed = replace(changed, schema_id=table.schema_id + 1)
     schema.check(changed, limits)
     return changed
+
+
+def _is_another_version(changed: Table, table: Table) -> bool:
+    """Whether rows after the change are read or checked in another way than rows before it."""
+    same = changed.columns == table.columns and layout(changed) == layout(table)
+    return not same or changed.contract != table.contract
 
 
 def layout(table: Table) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -313,6 +323,19 @@ def _(step: SetDefault, table: Table) -> Table:
         raise _refused_field(table, step.name, "is inside a column and has no default of its own")
     column = table.column(step.name)
     return _with(table, replace(column, default=canonical(step.default, column.type, column.name)), column)
+
+
+@_applied.register
+def _(step: SetContract, table: Table) -> Table:
+    if not step.document:
+        return replace(table, contract=None)
+    wanted = Contract(step.document, step.object or table.short_name, why=step.why)
+    if table.contract is not None and (table.contract.document, table.contract.object) == (
+        wanted.document,
+        wanted.object,
+    ):
+        return table
+    return replace(table, contract=wanted)
 
 
 @_applied.register

@@ -34,6 +34,7 @@ from lakestore.model.columns import (
     lake_options,
     max_id,
 )
+from lakestore.model.contract.contract import Contract
 from lakestore.model.merge_engines import DELETES, UPSERT, Merge, parse_merge
 from lakestore.model.merge_engines import check as check_merge
 from lakestore.model.names import ADOPTING, no_column
@@ -81,6 +82,8 @@ class Table:
     """Minimum seconds for which a `versioned` table remembers the version of a deleted row."""
     former: tuple[str, ...] = ()
     """Assigned by the server: the uuids of the tables that it replaced by a rescale, oldest first."""
+    contract: Contract | None = None
+    """The contract that commits obey; None: no rules but the definition's own."""
 
     def is_same(self, other: Table) -> bool:
         """Whether this is the table of another definition, maybe before or after a rescale."""
@@ -170,6 +173,7 @@ class Table:
             **({"retention": self.retention.as_dict()} if self.retention else {}),
             **self._keyed_options(),
             **({"former": list(self.former)} if self.former else {}),
+            **({"contract": self.contract.as_dict()} if self.contract else {}),
         }
 
     def _keyed_options(self) -> dict[str, Any]:
@@ -221,6 +225,7 @@ class Table:
             ttl=Ttl.from_dict(data.get("ttl")),
             tombstone_seconds=data.get("tombstone_seconds", TOMBSTONE_SECONDS),
             former=tuple(data.get("former", ())),
+            contract=Contract.from_dict(data.get("contract")),
         )
 
 
@@ -283,6 +288,8 @@ def check(table: Table, limits: Limits = DEFAULT) -> None:
     if type(table.buckets) is not int or not 1 <= table.buckets <= limits.buckets:
         raise Invalid(f"table {table.name}: buckets must be 1 to {limits.buckets}, not {table.buckets}")
     _check_changes(table)
+    if table.contract is not None:
+        table.contract.check(table)
     if table.lake.format_version not in (2, 3):
         raise Invalid(f"table {table.name}: lake format_version must be 2 or 3")
     if table.lake.catalog and not CATALOG_NAME.fullmatch(table.lake.catalog):

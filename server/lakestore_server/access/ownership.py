@@ -24,7 +24,9 @@ from lakestore_server.access.policy import Listing, Own, Row
 from lakestore_server.access.principals import EVERYTHING
 
 UNTOLD = "an administrator sees why"
-_COUNTED = (
+_WITH_OWNER = (
+    pb.CreateTableRequest,
+    pb.AlterTableRequest,
     pb.HeadRequest,
     pb.PlanRequest,
     pb.ChangesRequest,
@@ -36,7 +38,7 @@ _COUNTED = (
     pb.ReportRequest,
     pb.StoreKeyRequest,
 )
-"""Requests that use a principal's quota or create something that only this principal may use."""
+"""Requests that use a principal's quota, create something that only this principal may use, or are audited."""
 
 
 def bind_tables(request: Any, known: TableFacts) -> None:
@@ -49,7 +51,7 @@ def bind_tables(request: Any, known: TableFacts) -> None:
 
 def to_stored_names(caller: Caller, row: Row, request: Any) -> None:
     """Replace names in a request by stored names and its lease by the granted one; `Denied` for names of others."""
-    if isinstance(request, _COUNTED):
+    if isinstance(request, _WITH_OWNER):
         request.owner = caller.counted_as
     if isinstance(request, pb.StoreKeyRequest):
         request.rights[:] = [right for right in ("read", "tier") if caller.principal.may(right, EVERYTHING)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -16,6 +16,7 @@ from lakestore.limits import Limits
 from lakestore.model import alteration
 from lakestore.model import table as schema
 from lakestore.model.columns import LAKE_COLUMNS
+from lakestore.model.contract.contract import Contract
 from lakestore.model.names import ADOPTING
 from lakestore.model.outside_values import shown_name
 from lakestore.model.table import Table, check_database
@@ -243,6 +244,14 @@ def as_copy(table: Table, copy: Table) -> Table:
     return replace(table, name=copy.name, uuid=copy.uuid, number=copy.number, buckets=copy.buckets)
 
 
+def stamped(made: Table, versions: Sequence[Table], by: str, record: CommitRecord) -> Table:
+    """The definition with the next version of its contract, and who applied it when, if the contract is a new one."""
+    if made.contract is None or made.contract.version:
+        return made
+    last = max((table.contract.version for table in versions if table.contract), default=0)
+    return replace(made, contract=replace(made.contract, version=last + 1, by=by, at_us=record.time_us))
+
+
 class TableVerbs:
     """The verbs of table definitions. Thread-safe."""
 
@@ -251,6 +260,9 @@ class TableVerbs:
 
     def create_table(self, request: pb.CreateTableRequest) -> pb.TableInfo:
         table = replace(Table.received(request.definition), uuid=str(uuid.uuid4()), schema_id=0, former=())
+        if table.contract is not None:
+            unversioned = Contract(table.contract.document, table.contract.object, why=table.contract.why)
+            table = replace(table, contract=unversioned.bind(table))
         schema.check(table, self._engine.limits)
         if table.name in self._engine.view.names:
             raise Conflict(f"table {table.name} exists already")
@@ -260,14 +272,14 @@ class TableVerbs:
         if request.check_only:
             return pb.TableInfo(definition=table.to_json())
         with self._catalog.creating(table) as step:
-            return self._created(table, step)
+            return self._created(table, step, request)
 
-    def _created(self, table: Table, step: SetPointer) -> pb.TableInfo:
+    def _created(self, table: Table, step: SetPointer, request: pb.CreateTableRequest) -> pb.TableInfo:
         def plan(state: State, record: CommitRecord) -> Table:
             if table.name in state.view.names:
                 raise Conflict(f"table {table.name} exists already")
             check_room(state, self._engine.limits.tables)
-            made = replace(table, number=state.next_number)
+            made = stamped(replace(table, number=state.next_number), (), request.owner, record)
             record.create.append(made)
             steps: list[CatalogStep] = [step]
             if table.namespace not in state.view.namespaces:
@@ -286,6 +298,7 @@ class TableVerbs:
             state.view.refuse_copy(held.table)
             refuse_adopting(held.table)
             made = self._altered(held, steps, request.schema_id)
+            made = stamped(made, held.versions.tables, request.owner, record)
             if made != held.table:
                 record.alter += [made, *altered_copy(state.view, made)]
             return made

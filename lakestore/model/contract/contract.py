@@ -1,0 +1,114 @@
+"""The contract in a table's definition: the document, its version, and who applied it when and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from lakestore.errors import Invalid
+from lakestore.model import outside_values
+from lakestore.model.contract import document
+from lakestore.model.contract.document import DOCUMENT_CHARS_MAX, Entry
+
+if TYPE_CHECKING:
+    from lakestore.model.table import Table
+
+WHY_CHARS_MAX = 1_000
+"""Characters of the reason of a change."""
+SHAPE = outside_values.record(
+    {
+        "document": outside_values.text(DOCUMENT_CHARS_MAX, empty=False),
+        "object": outside_values.text(256, empty=False),
+        "version": outside_values.integer(0),
+        "by": outside_values.text(256),
+        "at_us": outside_values.integer(0),
+        "why": outside_values.text(WHY_CHARS_MAX),
+        "bound": outside_values.mapping(outside_values.integer(1), 256, 100_000),
+    },
+    required=("document", "object"),
+)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """A table's contract."""
+
+    document: str
+    """The text of the file, as it was given."""
+    object: str
+    """The name of the table's entry in `schema`."""
+    version: int = 0
+    """Assigned by the server: 1, 2, 3 …; 0 for a contract that is not applied yet."""
+    by: str = ""
+    """The principal that applied it; empty on a server without authentication."""
+    at_us: int = 0
+    """The time of the commit, in microseconds since 1970."""
+    why: str = ""
+    """The reason that the principal gave."""
+    bound: tuple[tuple[str, int], ...] = ()
+    """Name in the document and id of each column that the document describes. A rename keeps the id."""
+
+    @cached_property
+    def root(self) -> Entry:
+        """The whole document."""
+        return document.parse(self.document)
+
+    @cached_property
+    def entry(self) -> Entry:
+        """The table's entry in `schema`."""
+        return document.table_entry(self.root, self.object)
+
+    @cached_property
+    def properties(self) -> dict[str, Entry]:
+        """The values of the `lakestore.*` properties of the table, by name."""
+        return document.properties(self.root, self.entry)
+
+    @cached_property
+    def column_ids(self) -> dict[str, int]:
+        """Name in the document to column id."""
+        return dict(self.bound)
+
+    def bind(self, table: Table) -> Contract:
+        """The contract with the ids of the table's columns. Raises `Invalid` for a column that the table lacks."""
+        ids = {column.name: column.id for column in table.columns}
+        bound = []
+        for column in self.entry.listed("properties"):
+            name = column_name(column)
+            if name not in ids:
+                raise column.error(f"is the column {name!r}, which table {table.name} does not have")
+            bound.append((name, ids[name]))
+        return replace(self, bound=tuple(bound))
+
+    def check(self, table: Table) -> None:
+        """Read every section. Raises `Invalid` with the line of the fault."""
+        _ = self.properties
+        ids = {column.id for column in table.columns}
+        for name, number in self.bound:
+            if number not in ids:
+                raise Invalid(
+                    f"table {table.name}: column {name!r} is in the contract and cannot be dropped: apply a contract"
+                    " without it first"
+                )
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "document": self.document,
+            "object": self.object,
+            "version": self.version,
+            "by": self.by,
+            "at_us": self.at_us,
+            "why": self.why,
+            "bound": dict(self.bound),
+        }
+
+    @staticmethod
+    def from_dict(data: dict[str, Any] | None) -> Contract | None:
+        if not data:
+            return None
+        return Contract(**{**data, "bound": tuple(data.get("bound", {}).items())})
+
+
+def column_name(entry: Entry) -> str:
+    """The name of a column in the table: `physicalName`, or else `name`."""
+    return entry.text("physicalName") or entry.text("name")
