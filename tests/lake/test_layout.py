@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 import lakestore as ls
 from lakestore.errors import Invalid
+from lakestore.evolution import SetContract
 from lakestore.spark import SparkLake
 from lakestore.union import lake_snapshot
 from lakestore.union.verify import verify
@@ -151,3 +152,39 @@ def test_partitioning_and_sort_order_change(world: World) -> None:
 def _specs(world: World) -> list[PartitionSpec]:
     catalog = RestCatalog("lake", uri=f"http://{world.server.about['http']}/iceberg")
     return list(catalog.load_table(NAME).specs().values())
+
+
+CONTRACT = """
+apiVersion: v3.2.0
+kind: DataContract
+id: orders
+version: 1.0.0
+status: active
+schema:
+  - name: orders
+    properties:
+      - {name: id, logicalType: integer}
+"""
+
+
+def test_a_contract_changes_between_rounds_and_in_a_compaction(world: World) -> None:
+    world.upsert(range(100), "a")
+    with Tierer(world.lake, world.spark) as tierer:
+        tierer.run_once()
+        world.table.alter(SetContract(CONTRACT))
+        world.upsert(range(90, 120), "b")
+        world.check()
+        fork = compact.fork(tierer.tools, NAME, force=True)
+        assert fork is not None
+        world.table.alter(SetContract(CONTRACT.replace("1.0.0", "1.1.0")))
+        world.delete(5)
+        world.check()
+        compact.rewrite(tierer.tools, fork)
+        assert flush(tierer.tools, NAME) is not None
+        assert compact.land(tierer.tools, fork) is not None
+        assert world.plain() == world.model
+        world.table.alter(SetContract(""))
+        world.upsert(range(3), "c")
+        tierer.run_once()
+        assert world.plain() == world.model
+        world.check()
