@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakestore.errors import Invalid
+from lakestore.errors import Denied, Invalid
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model import defaults, outside_values, shapes, types
 from lakestore.model.columns import (
@@ -37,7 +37,7 @@ from lakestore.model.columns import (
 from lakestore.model.contract.contract import Contract
 from lakestore.model.merge_engines import DELETES, UPSERT, Merge, parse_merge
 from lakestore.model.merge_engines import check as check_merge
-from lakestore.model.names import ADOPTING, no_column
+from lakestore.model.names import ADOPTING, SYSTEM_DATABASE, no_column
 from lakestore.model.outside_values import excerpt, shown_name
 from lakestore.model.retention import Retention, parse_retention
 from lakestore.model.retention import check as check_retention
@@ -97,6 +97,19 @@ class Table:
     def is_adopting(self) -> bool:
         """True for a table that takes the rows of an adoption. Nothing of it is tiered."""
         return self.lake.adopted and self.name.endswith(ADOPTING)
+
+    @cached_property
+    def is_system(self) -> bool:
+        """True for a system table: the server gives it a uuid of version 5, and every other table one of version 4."""
+        return self.namespace == SYSTEM_DATABASE and self.uuid[14:15] == "5"
+
+    def refuse_change(self) -> None:
+        """`Denied` for a system table: nobody but the server writes or changes it."""
+        if self.is_system:
+            raise Denied(
+                f"table {self.name} is a system table: everybody with the right reads it, and only the server"
+                " writes and changes it"
+            )
 
     @property
     def namespace(self) -> str:
@@ -361,6 +374,12 @@ def _check_changes(table: Table) -> None:
     if type(table.tombstone_seconds) is not int or not 0 <= table.tombstone_seconds <= SECONDS_MAX:
         raise Invalid(f"table {table.name}: tombstone_ttl is up to {SECONDS_MAX} s, not {table.tombstone_seconds!r}")
     check_ttl(table.ttl, {c.name: c.type for c in table.columns}, table.name, keyed=table.keyed)
+
+
+def refuse_system_database(name: str) -> None:
+    """`Denied` if a new table, view or database has the name of the system tables' database."""
+    if name == SYSTEM_DATABASE:
+        raise Denied(f"database {SYSTEM_DATABASE} is for the server's system tables: choose another database")
 
 
 def check_database(name: str) -> None:

@@ -16,7 +16,7 @@ from lakestore.iceberg import data_files
 from lakestore.model.columns import LAKE_COLUMNS, LAKE_FIELD_IDS, OWN_CATALOG, Column, LakeOptions, PartitionField
 from lakestore.model.merge_engines import parse_merge
 from lakestore.model.outside_values import shown_name
-from lakestore.model.table import Table
+from lakestore.model.table import Table, refuse_system_database
 from lakestore.model.types import iceberg_type, nested_count, type_name
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.catalog import catalog, gate, locations, metadata, metadata_updates, our_tables, schemas, tables
@@ -163,9 +163,11 @@ class Adoptions:
     def release_table(self, request: pb.ReleaseTableRequest) -> pb.ReleaseTableAnswer:
         """End one of our tables; its lake becomes a plain Iceberg table."""
         held = self._engine.view.meant(request.table, request.table_uuid)
+        held.table.refuse_change()
         target = _name(request.new_name or request.table, "the name of a plain table")
         locations.check_name(target.table)
         locations.check_namespace(target.namespace)
+        refuse_system_database(target.namespace)
         if is_outside(held.table):
             raise Invalid(
                 f"table {request.table} lives in the catalog {held.table.lake.catalog}: only tables of the server's own"

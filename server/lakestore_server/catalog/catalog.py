@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from lakestore.errors import Conflict, Corrupt, Invalid, LakestoreError, NotFound
-from lakestore.model.table import Table
+from lakestore.model.table import Table, refuse_system_database
 from lakestore_server.catalog import foreign_history, gate, locations, metadata_updates, our_tables
 from lakestore_server.catalog.commits import Commits, TableChange, TruncatedSnapshot
 from lakestore_server.catalog.contents import Contents, Name
@@ -172,6 +172,7 @@ class Catalog:
 
     def create_namespace(self, name: str, properties: Mapping[str, str], key: str = "") -> None:
         locations.check_namespace(name)
+        refuse_system_database(name)
         locations.check_size(properties, "a namespace")
         if self._seen(key):
             return
@@ -182,6 +183,7 @@ class Catalog:
     def update_namespace(self, name: str, removals: Sequence[str], updates: Mapping[str, str], key: str = "") -> Json:
         """Change properties; returns the updated, removed and missing names."""
         before = self.namespace(name)
+        refuse_system_database(name)
         kept = {prop: value for prop, value in before.items() if prop not in set(removals)}
         after = {**kept, **updates}
         if after.keys() - before.keys() or any(len(after[prop]) > len(before[prop]) for prop in after):
@@ -357,6 +359,7 @@ class Catalog:
             return self.load(name)
         if not locations.inside(location, self.warehouse):
             raise Forbidden(f"metadata file {location} must lie inside the warehouse {self.warehouse}")
+        refuse_system_database(namespace)
         if not overwrite:
             self._contents.check_absent(name)
         elif self.ledger.own_table(namespace, table) is not None:

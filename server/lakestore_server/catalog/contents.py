@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lakestore.errors import Corrupt, NotFound
 from lakestore.model import names
-from lakestore.model.table import Table
+from lakestore.model.table import Table, refuse_system_database
 from lakestore_server.catalog import locations, metadata, metadata_store, metadata_updates, our_tables
 from lakestore_server.catalog.errors import AlreadyExists, Forbidden, NoSuchNamespace, NoSuchTable
 from lakestore_server.catalog.gate import PIN_PREFIX
@@ -101,7 +101,9 @@ class Contents:
         return StoredMetadata(stored.location, {**doc, "properties": properties}, b"")
 
     def check_absent(self, name: Name) -> None:
-        """`AlreadyExists` if a table, a version of one of our tables, or a view has the name."""
+        """`AlreadyExists` if a table, a version of one of our tables, or a view has the name; `Denied` in the database
+        of the system tables."""
+        refuse_system_database(name.namespace)
         self.namespace(name.namespace)
         taken = name.table in self._ledger.pointers(name.namespace) or self.resolved(name)[1] is not None
         if taken or self._ledger.own_table(name.namespace, name.table) is not None:

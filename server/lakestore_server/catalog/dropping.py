@@ -68,7 +68,7 @@ class Truncations:
         raise Conflict(f"the lake of table {request.table} changes faster than a truncate can follow: try again")
 
     def _check(self, held: TableState) -> None:
-        self._engine.view.refuse_copy(held.table)
+        self._engine.view.refuse_change(held.table)
         problem = self._engine.lake_ahead.get(held.table.uuid)
         if problem:
             raise Unavailable(f"table {held.table.name} cannot be truncated until its lake is repaired: {problem}")
@@ -90,7 +90,7 @@ class Truncations:
             schema_id = known.schema_id if known else 0
             tier = TierRecord(made.snapshot_id, heads, (0,) * len(heads), record.lsn, epoch, 0, schema_id)
             catalog.add_steps(state.view, record, replace(made.step, tiers=(tier,)))
-            state.view.refuse_copy(now.table)
+            state.view.refuse_change(now.table)
             rescaling.end_rescale(state.view, record, now.table.uuid)
             record.truncate.append(Truncation(now.table.uuid, state.next_number))
             starts.append(now.starts())
@@ -134,7 +134,7 @@ class Droppings:
                 record.shelve.append(Shelving(uuid, 0))
                 return uuid, 0
             table = view.meant(request.table, request.table_uuid).table
-            view.refuse_copy(table)
+            view.refuse_change(table)
             rescaling.end_rescale(view, record, table.uuid)
             record.shelve.append(Shelving(table.uuid, until_us))
             move_pointer(view, record, (table.namespace, table.short_name), (DROPPED, table.uuid))

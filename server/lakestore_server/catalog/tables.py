@@ -25,6 +25,8 @@ from lakestore_server.catalog import catalog, locations, our_tables, schemas
 from lakestore_server.catalog.catalog import Catalog, move_pointer
 from lakestore_server.catalog.outside_tables import is_outside
 from lakestore_server.catalog.schemas import Json
+from lakestore_server.catalog.system_tables import make_system_tables
+from lakestore_server.commit import system_rows
 from lakestore_server.commit.engine import Engine
 from lakestore_server.state.catalog_change import CatalogStep, DropNamespace, SetNamespace, SetPointer
 from lakestore_server.state.commit_record import CommitRecord, Rename
@@ -35,6 +37,7 @@ from lakestore_server.state.view import TableState, View
 def check_free(view: View, table: Table, limits: Limits) -> None:
     """Refuse a name that is taken or not allowed."""
     schema.check(table, limits)
+    schema.refuse_system_database(table.namespace)
     locations.check_namespace(table.namespace)
     if table.is_adopting:
         raise Invalid(f"table name {table.name} ends with {ADOPTING}, which is for adoptions that run: choose another")
@@ -72,7 +75,7 @@ def plan(limits: Limits, name: str, uuid: str, new_name: str, key: str = "") -> 
     def renamed(state: State, record: CommitRecord) -> Table:
         view = state.view
         table = view.meant(name, uuid).table
-        view.refuse_copy(table)
+        view.refuse_change(table)
         refuse_adopting(table)
         made = replace(table, name=new_name)
         if new_name == name:
@@ -103,6 +106,7 @@ class Databases:
         """Create an empty database. Creating a table creates its database."""
         name = request.database
         check_database(name)
+        schema.refuse_system_database(name)
         locations.check_namespace(name)
 
         def plan(state: State, record: CommitRecord) -> None:
@@ -252,6 +256,25 @@ def stamped(made: Table, versions: Sequence[Table], by: str, record: CommitRecor
     return replace(made, contract=replace(made.contract, version=last + 1, by=by, at_us=record.time_us))
 
 
+def audit_contract(
+    view: View, record: CommitRecord, before: Table | None, made: Table, *, principal: str, why: str
+) -> None:
+    """Add the audit of a table's new or ended contract to the commit that changes it."""
+    old, new = before.contract if before else None, made.contract
+    if new == old:
+        return
+    system_rows.add_decision(
+        view,
+        record,
+        made,
+        principal=principal,
+        action="apply contract" if new else "end contract",
+        what=f"version {new.version} of the contract" if new else "the table has no contract any more",
+        why=why,
+        version=new.version if new else None,
+    )
+
+
 class TableVerbs:
     """The verbs of table definitions. Thread-safe."""
 
@@ -266,11 +289,14 @@ class TableVerbs:
         schema.check(table, self._engine.limits)
         if table.name in self._engine.view.names:
             raise Conflict(f"table {table.name} exists already")
+        schema.refuse_system_database(table.namespace)
         table = self._catalog.outside.catalogs.placed(table)
         check_new(table)
         locations.check_namespace(table.namespace)
         if request.check_only:
             return pb.TableInfo(definition=table.to_json())
+        if table.contract is not None:
+            make_system_tables(self._engine, self._catalog)
         with self._catalog.creating(table) as step:
             return self._created(table, step, request)
 
@@ -281,6 +307,8 @@ class TableVerbs:
             check_room(state, self._engine.limits.tables)
             made = stamped(replace(table, number=state.next_number), (), request.owner, record)
             record.create.append(made)
+            why = made.contract.why if made.contract else ""
+            audit_contract(state.view, record, None, made, principal=request.owner, why=why)
             steps: list[CatalogStep] = [step]
             if table.namespace not in state.view.namespaces:
                 steps.insert(0, SetNamespace(table.namespace))
@@ -295,18 +323,23 @@ class TableVerbs:
 
         def plan(state: State, record: CommitRecord) -> Table:
             held = state.view.meant(request.table, request.table_uuid)
-            state.view.refuse_copy(held.table)
+            state.view.refuse_change(held.table)
             refuse_adopting(held.table)
             made = self._altered(held, steps, request.schema_id)
             made = stamped(made, held.versions.tables, request.owner, record)
             if made != held.table:
                 record.alter += [made, *altered_copy(state.view, made)]
+                why = next((step.why for step in steps if isinstance(step, evolution.SetContract)), "")
+                audit_contract(state.view, record, held.table, made, principal=request.owner, why=why)
             return made
 
-        if request.check_only:
+        if request.check_only or any(isinstance(step, evolution.SetContract) for step in steps):
             held = self._engine.view.meant(request.table, request.table_uuid)
+            held.table.refuse_change()
             made = self._altered(held, steps, request.schema_id)
-        else:
+            if made.contract is not None and not request.check_only:
+                make_system_tables(self._engine, self._catalog)
+        if not request.check_only:
             made = self._engine.operate(plan).result
         return pb.TableInfo(definition=made.to_json())
 

@@ -88,7 +88,7 @@ class CommitVerbs:
         engine.check_timeline(request.timeline, "the commit that the part is for")
         engine.await_room(nbytes=0)
         with self._decoding.taken(DECODING_COPIES * request.ByteSize()) as claim:
-            state = engine.view.meant(change.table, change.table_uuid)
+            state = engine.view.writable(change.table, change.table_uuid)
             checked = change_of(state.versions, change, "", engine.limits, claim)
             change.table_uuid = state.table.uuid
             if not change.HasField("schema_id"):
@@ -190,7 +190,7 @@ class CommitVerbs:
         request = message.request
         engine, spread = self._engine, request.producer or (moves.each[0].register if moves.each else "")
         view, limits = engine.view, engine.limits
-        states = [view.meant(change.table, change.table_uuid) for change in request.changes]
+        states = [view.writable(change.table, change.table_uuid) for change in request.changes]
         heads = engine.parts.reserve(parts, request.owner)
         uploaded: Iterator[bytes] = iter(())
         if parts:

@@ -144,6 +144,13 @@ class TableDraft:
         self.draft.record.rows.append(part)
         return part
 
+    def follow(self, parts: Sequence[RowsPart]) -> None:
+        """Continue after rows that the commit has already."""
+        for part in parts:
+            if part.table == self.table.uuid:
+                self.next[part.bucket] = part.end
+                self._sums[part.bucket], self._rows[part.bucket] = part.live_sum, part.live_rows
+
     def counted(self, kinds: npt.NDArray[np.int8], *, not_found: int) -> ChangeResult:
         counts = np.bincount(kinds, minlength=3)
         inserted, updated, deleted = int(counts[INSERT]), int(counts[UPDATE]), int(counts[DELETE])

@@ -85,7 +85,7 @@ class ConditionalDeletes:
 
     def delete_where(self, request: pb.DeleteWhereRequest) -> pb.DeleteWhereAnswer:
         view = self._engine.serving()
-        state = view.meant(request.table, request.table_uuid)
+        state = view.writable(request.table, request.table_uuid)
         condition = _condition(state.table, request.where)
         if request.next:
             parse_token(request.token, self._engine)

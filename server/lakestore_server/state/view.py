@@ -272,6 +272,13 @@ class View:
             raise error
         return self.named(name).meant(uuid)
 
+    def writable(self, name: str, uuid: str) -> TableState:
+        """The table of `meant`, for rows of a user; `Denied` for a system table."""
+        state = self.meant(name, uuid)
+        if state.table.is_system:
+            state.table.refuse_change()
+        return state
+
     def present(self, uuid: str) -> TableState:
         """The table of this uuid, or the one that has replaced it; `NotFound` if there is none."""
         state = self.tables.get(uuid)
@@ -290,8 +297,9 @@ class View:
         return self.copied(uuid) is not None
 
     def refuse_rescale(self, table: Table) -> None:
-        """`Conflict` if a table is being rescaled, has a branch, or is the copy of a rescale or replay."""
-        self.refuse_copy(table)
+        """`Conflict` if a table is being rescaled, has a branch, or is the copy of a rescale or replay, or a system
+        table."""
+        self.refuse_change(table)
         held = self.rescales.get(table.uuid)
         if held is None:
             return
@@ -305,6 +313,11 @@ class View:
             f"table {table.name} is being rescaled to {copy.buckets} buckets: wait for its end, or stop it with"
             f" `lakestore rescale {table.name} --abort`"
         )
+
+    def refuse_change(self, table: Table) -> None:
+        """Refuse a change of a table's definition, name or life: it is a copy, or a system table."""
+        table.refuse_change()
+        self.refuse_copy(table)
 
     def refuse_copy(self, table: Table) -> None:
         """`Conflict` if a table is the copy of a running rescale or replay: its definition, name and changes are the

@@ -1,0 +1,86 @@
+"""Rows that the server itself writes into system tables.
+
+- A row about an operation is in the operation's record: `add_rows`. Both are durable, or neither.
+- A duty writes rows in commits of their own: `append_rows`, `upsert_rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lakestore.errors import Internal
+from lakestore.limits import WIDEST
+from lakestore.model.system_tables import AUDIT
+from lakestore.model.table import Table
+from lakestore_server.commit.draft import Draft, TableDraft
+from lakestore_server.commit.engine import Engine
+from lakestore_server.commit.request import Request, TableChange, index_keys
+from lakestore_server.state.commit_record import CommitRecord
+from lakestore_server.state.state import State
+from lakestore_server.state.view import TableState, View
+
+Row = Mapping[str, Any]
+
+
+def add_decision(
+    view: View,
+    record: CommitRecord,
+    table: Table,
+    *,
+    principal: str,
+    action: str,
+    what: str,
+    why: str = "",
+    outcome: str = "done",
+    version: int | None = None,
+) -> None:
+    """Add a row of `lakestore.audit` about a table to a commit; its time is the commit's. `view` is the state before
+    the commit, and `principal` is empty in an embedded server."""
+    row = {"at": record.clock_us, "principal": principal, "table": table.name, "table_uuid": table.uuid}
+    row |= {"action": action, "what": what, "why": why, "outcome": outcome, "version": version}
+    add_rows(view, record, AUDIT, [row])
+
+
+def add_rows(view: View, record: CommitRecord, name: str, rows: Sequence[Row]) -> None:
+    """Add rows of a system log to a commit that begins at `view`. The commit may have rows of this log already."""
+    state = _state(view, name)
+    log = TableDraft(Draft(record, 0, 0), state)
+    log.follow(record.rows)
+    batch = pa.RecordBatch.from_pylist(list(rows), schema=state.table.storage_schema)
+    born = np.arange(log.next[0], log.next[0] + batch.num_rows, dtype=np.int64)
+    log.add(0, batch, born, born[:0])
+
+
+def append_rows(engine: Engine, name: str, rows: Sequence[Row]) -> None:
+    """Write rows of a system log in a commit of their own."""
+
+    def plan(state: State, record: CommitRecord) -> None:
+        add_rows(state.view, record, name, rows)
+
+    if rows:
+        engine.operate(plan)
+
+
+def upsert_rows(engine: Engine, name: str, rows: Sequence[Row]) -> None:
+    """Write rows of a keyed system table in a commit of their own. A row that is equal to the live one is no change."""
+    if not rows:
+        return
+    table = _state(engine.view, name).table
+    batch = pa.RecordBatch.from_pylist(list(rows), schema=table.storage_schema)
+    given = frozenset(column.id for column in table.columns)
+    buckets = np.zeros(batch.num_rows, dtype=np.int32)
+    keys = index_keys(table, batch, WIDEST.key_bytes)
+    request = Request((TableChange(table, batch, buckets, keys, delete=False, given=given),))
+    engine.submit(request)
+    request.answer.result()
+
+
+def _state(view: View, name: str) -> TableState:
+    uuid = view.names.get(name)
+    if uuid is None or not view.tables[uuid].table.is_system:
+        raise Internal(f"system table {name} is missing, though a contract needs it")
+    return view.tables[uuid]
