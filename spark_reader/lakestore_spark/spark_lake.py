@@ -17,8 +17,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
 
+from lakestore.client.snapshot import requirement
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid, NotFound
+from lakestore.model.alteration import Freshness, Requirement, Through
 from lakestore.model.columns import LAKE_COLUMNS, SYSTEM_TYPES
 from lakestore.model.table import Table
 from lakestore.model.times import At, position_text
@@ -392,17 +394,35 @@ class SparkLake:
         self._on_close = on_close
         self._reads = SparkLakeAt(spark, transport)
 
-    def table(self, name: str, columns: Sequence[str] | None = None) -> DataFrame:
-        """The table at the current head. System columns must be named."""
-        return self._reads.table(name, columns)
+    def table(
+        self,
+        name: str,
+        columns: Sequence[str] | None = None,
+        *,
+        require_freshness: Freshness | None = None,
+        require_complete_through: Through | None = None,
+    ) -> DataFrame:
+        """The table at the current head. System columns must be named. Requirements are as in `sql`."""
+        return self._reads.table(
+            name, columns, require_freshness=require_freshness, require_complete_through=require_complete_through
+        )
 
-    def sql(self, text: str) -> DataFrame:
+    def sql(
+        self,
+        text: str,
+        *,
+        require_freshness: Freshness | None = None,
+        require_complete_through: Through | None = None,
+    ) -> DataFrame:
         """A Spark SQL statement. Its `database.table` names are Lakestore tables, all at one cut.
 
         A table kept by `CACHE TABLE` is read at its cached cut, and so are the other tables of the query, until
-        `UNCACHE TABLE` or `REFRESH TABLE`.
+        `UNCACHE TABLE` or `REFRESH TABLE`. `require_freshness="60s"` or `require_complete_through` (a time) applies to
+        all these tables. The head is waited for as long as in `Lake.sql`; then `NotFresh` is raised.
         """
-        return self._reads.sql(text)
+        return self._reads.sql(
+            text, require_freshness=require_freshness, require_complete_through=require_complete_through
+        )
 
     def at(self, position: At) -> SparkLakeAt:
         """The same reads at the cut of a token or time (UTC without a zone)."""
@@ -426,9 +446,16 @@ class SparkLakeAt:
         """The same reads at another position."""
         return SparkLakeAt(self._spark, self._transport, position)
 
-    def table(self, name: str, columns: Sequence[str] | None = None) -> DataFrame:
-        """The table at the cut. System columns must be named."""
-        cut = self._cuts([name])[name]
+    def table(
+        self,
+        name: str,
+        columns: Sequence[str] | None = None,
+        *,
+        require_freshness: Freshness | None = None,
+        require_complete_through: Through | None = None,
+    ) -> DataFrame:
+        """The table at the cut. System columns must be named. Requirements are as in `sql`."""
+        cut = self._cuts([name], requirement(require_freshness, require_complete_through))[name]
         wanted = cut.table.selected(list(columns or ()))
         for column in wanted:
             if column in SYSTEM_TYPES and column not in LAKE_COLUMNS:
@@ -436,15 +463,21 @@ class SparkLakeAt:
         _check_numbered(cut.table, wanted)
         return self._spark.sql(cut.select(wanted))
 
-    def sql(self, text: str) -> DataFrame:
-        """A Spark SQL statement at the cut."""
+    def sql(
+        self,
+        text: str,
+        *,
+        require_freshness: Freshness | None = None,
+        require_complete_through: Through | None = None,
+    ) -> DataFrame:
+        """A Spark SQL statement at the cut. A cut that does not meet the requirements is refused as `NotFresh`."""
         statement = Statement.of(text)
         ours = [name for name in statement.names if self._is_ours(name)]
         if not ours:
             return self._spark.sql(text)
         statement.check(ours)
         released = self._cached.release(ours) if statement.kind in _RELEASES else []
-        cuts = self._cuts(ours)
+        cuts = self._cuts(ours, requirement(require_freshness, require_complete_through))
         found = self._spark.sql(statement.replace_tables(cuts))
         if statement.kind is Kind.CACHE:
             self._cached.mark_cached(cuts.values())
@@ -461,7 +494,8 @@ class SparkLakeAt:
             return False
         return True
 
-    def _cuts(self, names: Sequence[str]) -> dict[str, CutTable]:
+    def _cuts(self, names: Sequence[str], require: Requirement | None) -> dict[str, CutTable]:
         position = self._position or self._cached.position(names)
-        found = plan.decode(self._transport.plan(plan.request(names, at=position, no_dead=True)))
+        request = plan.request(names, at=position, no_dead=True, require=require)
+        found = plan.decode(self._transport.plan(request))
         return {name: CutTable(found.scan(name).table, found.token) for name in names}

@@ -264,6 +264,22 @@ def test_a_cached_table_is_read_from_the_cache_until_it_is_let_go(shop: Shop) ->
         shop.orders.delete([{"id": -4}, {"id": -5}])
 
 
+def test_a_query_may_demand_complete_data(shop: Shop) -> None:
+    feed = "complete/shop.orders/etl"
+    with shop.lake.registers([feed]) as registers:
+        with registers.commit({feed: "2026-01-01T10:00Z"}):
+            pass
+        for read in (shop.reads.sql, shop.reads.at(str(shop.lake.snapshot().token)).sql):
+            found = read("SELECT * FROM shop.orders", require_complete_through="2026-01-01T10:00Z").count()
+            assert found == shop.lake.table("shop.orders").scan().count()
+            with shop.lake.within(1), pytest.raises(ls.errors.NotFresh, match=re.escape(feed)) as refused:
+                read("SELECT * FROM shop.orders", require_complete_through="2026-01-01T10:01Z")
+            assert refused.value.table == "shop.orders"
+        with shop.lake.within(1), pytest.raises(ls.errors.NotFresh, match=re.escape(feed)):
+            shop.reads.table("shop.orders", require_freshness="60s")
+    shop.lake.drop_registers([feed])
+
+
 def test_explain_and_describe_show_the_scan_and_our_columns(shop: Shop) -> None:
     text = "SELECT customer FROM shop.orders WHERE amount > 5"
     (said,) = shop.reads.sql(f"EXPLAIN {text}").collect()
