@@ -35,6 +35,8 @@ from lakestore.model import columns, times
 from lakestore.model import table as schema
 from lakestore.model.columns import Column
 from lakestore.model.contract.contract import Contract
+from lakestore.model.contract.event_time import TIME_TYPE
+from lakestore.model.contract.late_data import time_columns
 from lakestore.model.defaults import canonical
 from lakestore.model.merge_engines import parse_merge
 from lakestore.model.nested_fields import Editor, path_of
@@ -188,11 +190,22 @@ def apply_steps(table: Table, steps: Sequence[Step], limits: Limits = DEFAULT) -
     for step in steps:
         changed = _applied(step, changed)
     if changed.contract is not None and changed.contract != table.contract:
-        changed = replace(changed, contract=changed.contract.bind(changed))
+        changed = bind_contract(changed)
     if _is_another_version(changed, table):
         changed = replace(changed, schema_id=table.schema_id + 1)
     schema.check(changed, limits)
     return changed
+
+
+def bind_contract(table: Table) -> Table:
+    """The table with its contract bound to the ids of its columns, and with the columns of the contract's times."""
+    contract = table.contract
+    assert contract is not None
+    names = {column.name for column in table.columns}
+    for name in time_columns(contract):
+        if name not in names:
+            table = _applied(AddColumn(name, TIME_TYPE), table)
+    return replace(table, contract=contract.bind(table))
 
 
 def _is_another_version(changed: Table, table: Table) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lakestore.limits import TYPE_CHARS_MAX, WIDEST
 from lakestore.model import outside_values
-from lakestore.model.contract import contract
+from lakestore.model.contract import document
 
 DEFAULT_CHARS_MAX = 64 << 10
 """Characters of a column's default, which is stored in every row that does not name the column."""
@@ -72,7 +72,7 @@ DEFINITION = outside_values.record(
         ),
         "tombstone_seconds": _SECONDS,
         "former": outside_values.list_of(outside_values.text(64), 1_000),
-        "contract": outside_values.optional(contract.SHAPE),
+        "contract": outside_values.optional(document.SHAPE),
     },
     required=("name", "columns", "primary_key", "buckets", "bucket_key", "merge", "lake"),
 )

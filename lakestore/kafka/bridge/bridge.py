@@ -25,6 +25,7 @@ from lakestore.kafka.bridge.commit import Committer, spec_of
 from lakestore.kafka.bridge.consumer import BridgeConsumer, Pipeline, start_thread
 from lakestore.kafka.bridge.counts import LATENCY_BOUNDS, Counts, Histogram
 from lakestore.kafka.bridge.decode import decoders
+from lakestore.kafka.bridge.expressions import known_tables
 from lakestore.kafka.bridge.positions import AcceptedLoss, Ends, Place, prefix_of
 from lakestore.kafka.bridge.source import Source, Starts
 from lakestore.kafka.bridge.spec import BridgeSpec, SourceSpec, TopicSpec
@@ -266,6 +267,7 @@ class _Cluster:
             table_spec=lambda topic, table: spec_of(self._topic_spec(topic), table),
             counts=job.counts,
             is_stopped=job.stop.is_set,
+            tables=lambda topic: known_tables(self._topic_spec(topic), topic),
         )
 
     def _topic_spec(self, topic: str) -> TopicSpec:

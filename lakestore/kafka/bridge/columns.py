@@ -22,6 +22,8 @@ from lakestore.kafka.bridge.spec import COORDINATES, POSITION, ColumnSpec, Table
 from lakestore.kafka.bridge.tables import OP, OP_BESIDE, event_paths
 from lakestore.model import defaults
 from lakestore.model.columns import Column
+from lakestore.model.contract.event_time import BROKER_TIME
+from lakestore.model.contract.late_data import time_columns
 from lakestore.model.table import Table
 from lakestore.model.types import arrow_type
 from lakestore.rows import casting
@@ -217,6 +219,8 @@ def _source(spec: TableSpec, table: Table, column: Column, column_spec: ColumnSp
         return _said_source(table.name, column_spec)
     if column.name in _PLACES:
         return _PLACES[column.name]
+    if column.name == BROKER_TIME and table.contract is not None and column.name in time_columns(table.contract):
+        return Path("timestamp")
     return Path("value", (column.name,)) if not spec.columns and column.name != SOURCE else None
 
 

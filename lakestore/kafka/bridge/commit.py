@@ -27,6 +27,7 @@ from lakestore.kafka.bridge import dead_letters
 from lakestore.kafka.bridge.carry_over import Batch, Cut, OpenPartitions, carry_over, live_rows
 from lakestore.kafka.bridge.counts import Counts
 from lakestore.kafka.bridge.dead_letters import sources_of
+from lakestore.kafka.bridge.feeds import Feeds
 from lakestore.kafka.bridge.outcome import MappedBlock, Op, Reject, Stage, TableRows
 from lakestore.kafka.bridge.positions import AcceptedLoss, Place, Position, register_of
 from lakestore.kafka.bridge.records import Records
@@ -153,12 +154,16 @@ class Committer:
         table_spec: Callable[[str, str], TableSpec],
         counts: Counts,
         is_stopped: Callable[[], bool],
+        tables: Callable[[str], Sequence[str]] = lambda _: (),
     ) -> None:
-        """`table_spec` returns a table's part of bridge.yaml by topic and table."""
+        """`table_spec` returns a table's part of bridge.yaml by topic and table, `tables` the tables that a topic is
+        known to fill.
+        """
         self._lake, self._bridge, self._name, self._source = lake, bridge, source_name, source
         self._starts, self._accepted, self._table_spec = starts, accepted, table_spec
         self._counts, self._is_stopped = counts, is_stopped
         self._targets = Targets(lake)
+        self._feeds = Feeds(lake, bridge, source_name, tables=tables, partitions=lambda: source.partitions())
         self._registers: Registers | None = None
         self._held: dict[Place, Position] = {}
         """The last position of each register that this consumer moved or opened."""
@@ -176,7 +181,9 @@ class Committer:
         by_name = {register_of(self._bridge, self._name, place): place for place in places}
         before = dict(self._held)
         if anew or self._registers is None:
-            self._timeline = self._asked_timeline()  # first, so that a restore in between is noticed
+            head = self._head()  # first, so that a restore in between is noticed
+            self._timeline = head.timeline
+            self._feeds.begin(head.now_us)
             self._registers = self._lake.registers(by_name)
             self._held.clear()
         else:
@@ -193,6 +200,7 @@ class Committer:
         if moves:
             with self._registers.commit(self._named(moves)):
                 pass
+        self._feeds.open(self._registers, opened.offsets)
         return opened
 
     def check_history(self) -> None:
@@ -201,15 +209,26 @@ class Committer:
         """
         try:
             with within(CALL_SECONDS):
-                found = self._asked_timeline()
+                found = self._head().timeline
         except LakestoreError as error:
             _LOG.info("the server was not asked whether it was restored: %s", error.message)
             return
         if found != self._timeline:
             raise OtherTimeline("the server continues another history, because it was restored from a backup")
+        self._open_new_feeds()
 
-    def _asked_timeline(self) -> str:
-        return self._lake.transport.head(pb.HeadRequest()).timeline
+    def _open_new_feeds(self) -> None:
+        """Open the feeds of tables that have a contract since the partitions were opened."""
+        if self._registers is None:
+            return
+        try:
+            with within(CALL_SECONDS):
+                self._feeds.open(self._registers, self._held, is_new=True)
+        except LakestoreError as error:
+            _LOG.info("the feeds of new contracts are not open yet: %s", error.message)
+
+    def _head(self) -> pb.HeadAnswer:
+        return self._lake.transport.head(pb.HeadRequest())
 
     def _tell_again(self, before: Mapping[Place, Position], positions: Mapping[Place, Position | None]) -> None:
         again = sum(
@@ -228,6 +247,7 @@ class Committer:
     def release(self, places: Sequence[Place]) -> None:
         if self._registers is not None:
             self._registers.release(register_of(self._bridge, self._name, place) for place in places)
+            self._feeds.release(self._registers, places)
         for place in places:
             self._held.pop(place, None)
 
@@ -414,7 +434,8 @@ class Committer:
         registers = self._registers
         if registers is None:
             raise NotFound("no partition is open")
-        with registers.commit(positions) as commit:
+        feeds = self._feeds.moves(registers, parts, list(self._held))
+        with registers.commit({**positions, **feeds}) as commit:
             for part in parts:
                 self._add(commit, part)
 

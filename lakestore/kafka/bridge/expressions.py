@@ -72,6 +72,11 @@ def first_table(topic: TopicSpec, name: str) -> str:
     return table_name(topic.tables[0].table, name)
 
 
+def known_tables(topic: TopicSpec, name: str) -> list[str]:
+    """The tables that a topic fills, without tables whose names come from change events."""
+    return [table_name(spec.table, name) for spec in topic.tables if not names_origin(spec.table)]
+
+
 def route_rows(topic: TopicSpec, inputs: Inputs) -> TableRouting:
     """Assign rows to tables."""
     found = TableRouting()

@@ -7,27 +7,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lakestore.errors import Invalid
-from lakestore.model import outside_values
-from lakestore.model.contract import document
-from lakestore.model.contract.document import DOCUMENT_CHARS_MAX, Entry
+from lakestore.model.contract import document, event_time, late_data
+from lakestore.model.contract.document import Entry
 
 if TYPE_CHECKING:
     from lakestore.model.table import Table
-
-WHY_CHARS_MAX = 1_000
-"""Characters of the reason of a change."""
-SHAPE = outside_values.record(
-    {
-        "document": outside_values.text(DOCUMENT_CHARS_MAX, empty=False),
-        "object": outside_values.text(256, empty=False),
-        "version": outside_values.integer(0),
-        "by": outside_values.text(256),
-        "at_us": outside_values.integer(0),
-        "why": outside_values.text(WHY_CHARS_MAX),
-        "bound": outside_values.mapping(outside_values.integer(1), 256, 100_000),
-    },
-    required=("document", "object"),
-)
 
 
 @dataclass(frozen=True)
@@ -82,7 +66,8 @@ class Contract:
 
     def check(self, table: Table) -> None:
         """Read every section. Raises `Invalid` with the line of the fault."""
-        _ = self.properties
+        event_time.check(self, table)
+        late_data.check(self, table)
         ids = {column.id for column in table.columns}
         for name, number in self.bound:
             if number not in ids:

@@ -15,12 +15,27 @@ from typing import Any
 import yaml
 
 from lakestore.errors import Invalid
-from lakestore.model import yaml_text
+from lakestore.model import outside_values, yaml_text
 from lakestore.model.names import suggestion
 from lakestore.model.outside_values import excerpt
 
 DOCUMENT_CHARS_MAX = 256 << 10
 """Characters of a document. Each version of a table's definition has one."""
+WHY_CHARS_MAX = 1_000
+"""Characters of the reason of a change."""
+SHAPE = outside_values.record(
+    {
+        "document": outside_values.text(DOCUMENT_CHARS_MAX, empty=False),
+        "object": outside_values.text(256, empty=False),
+        "version": outside_values.integer(0),
+        "by": outside_values.text(256),
+        "at_us": outside_values.integer(0),
+        "why": outside_values.text(WHY_CHARS_MAX),
+        "bound": outside_values.mapping(outside_values.integer(1), 256, 100_000),
+    },
+    required=("document", "object"),
+)
+"""The form of a stored contract."""
 VERSIONS = ("v3.0.0", "v3.0.1", "v3.0.2", "v3.1.0", "v3.2.0")
 """Versions of the standard that are read; 3.2 only adds to the others."""
 PREFIX = "lakestore."

@@ -285,7 +285,7 @@ class TableVerbs:
         table = replace(Table.received(request.definition), uuid=str(uuid.uuid4()), schema_id=0, former=())
         if table.contract is not None:
             unversioned = Contract(table.contract.document, table.contract.object, why=table.contract.why)
-            table = replace(table, contract=unversioned.bind(table))
+            table = alteration.bind_contract(replace(table, contract=unversioned))
         schema.check(table, self._engine.limits)
         if table.name in self._engine.view.names:
             raise Conflict(f"table {table.name} exists already")
