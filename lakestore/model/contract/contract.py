@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakestore.errors import Invalid
 from lakestore.model.contract import document, event_time, late_data
-from lakestore.model.contract.document import Entry
+from lakestore.model.contract.document import Entry, column_name, stored_columns
 
 if TYPE_CHECKING:
     from lakestore.model.table import Table
@@ -57,7 +57,7 @@ class Contract:
         """The contract with the ids of the table's columns. Raises `Invalid` for a column that the table lacks."""
         ids = {column.name: column.id for column in table.columns}
         bound = []
-        for column in self.entry.listed("properties"):
+        for column in stored_columns(self.entry):
             name = column_name(column)
             if name not in ids:
                 raise column.error(f"is the column {name!r}, which table {table.name} does not have")
@@ -66,6 +66,7 @@ class Contract:
 
     def check(self, table: Table) -> None:
         """Read every section. Raises `Invalid` with the line of the fault."""
+        document.check_properties(self.root)
         event_time.check(self, table)
         late_data.check(self, table)
         ids = {column.id for column in table.columns}
@@ -92,8 +93,3 @@ class Contract:
         if not data:
             return None
         return Contract(**{**data, "bound": tuple(data.get("bound", {}).items())})
-
-
-def column_name(entry: Entry) -> str:
-    """The name of a column in the table: `physicalName`, or else `name`."""
-    return entry.text("physicalName") or entry.text("name")

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -48,8 +48,13 @@ PROPERTIES = (
     "lakestore.owner",
     "lakestore.schemaChanges",
     "lakestore.budget",
+    "lakestore.column",
 )
 """The properties of Lakestore; docs/internals/contracts.md has their values."""
+COLUMN_PROPERTIES = ("lakestore.column", "lakestore.onViolation")
+"""The properties of a column."""
+TABLE_PROPERTIES = tuple(name for name in PROPERTIES if name != "lakestore.column")
+"""The properties of a table, or of the whole document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +162,19 @@ def properties(root: Entry, table: Entry) -> dict[str, Entry]:
     return found
 
 
-def custom_properties(owner: Entry) -> dict[str, Entry]:
-    """The properties of Lakestore in the `customProperties` of one entry, by name."""
+def custom_properties(owner: Entry, known: Sequence[str] = PROPERTIES) -> dict[str, Entry]:
+    """The properties of Lakestore in the `customProperties` of one entry, by name. `known` may stand there."""
     found: dict[str, Entry] = {}
     for entry in owner.listed("customProperties"):
         name = entry.text("property")
         if not name.startswith(PREFIX):
             continue
-        if name not in PROPERTIES:
-            hint = suggestion(name, PROPERTIES) or f"; known are {', '.join(PROPERTIES)}"
-            raise entry.error(f"has the property {excerpt(name)}, which is not known{hint}")
+        if name not in known:
+            there = (
+                f"; known there are {', '.join(known)}" if known else ": it belongs to a table or the whole contract"
+            )
+            hint = there if name in PROPERTIES else suggestion(name, known) or there
+            raise entry.error(f"has the property {excerpt(name)}, which is not known there{hint}")
         if name in found:
             raise entry.error(f"has the property {name!r} once more")
         value = entry.field("value")
@@ -174,6 +182,40 @@ def custom_properties(owner: Entry) -> dict[str, Entry]:
             raise entry.error(f"has no value for {name!r}")
         found[name] = value
     return found
+
+
+def check_properties(root: Entry) -> None:
+    """Refuse every property `lakestore.*` of a document that is not known at its place."""
+    places = [(root, "")]
+    while places:
+        entry, key = places.pop()
+        if isinstance(entry.value, list):
+            places += [(item, key) for item in entry.entries()]
+        elif isinstance(entry.value, dict):
+            if entry.field("customProperties"):
+                custom_properties(entry, _KNOWN_AT.get(key, ()))
+            parts = [(name, entry.field(name)) for name in entry.value if isinstance(name, str)]
+            places += [(part, name) for name, part in parts if part is not None and name != "customProperties"]
+
+
+_KNOWN_AT = {
+    "": TABLE_PROPERTIES,
+    "schema": TABLE_PROPERTIES,
+    "properties": COLUMN_PROPERTIES,
+    "items": COLUMN_PROPERTIES,
+    "quality": ("lakestore.onViolation",),
+}
+"""By the key under which an entry stands."""
+
+
+def column_name(entry: Entry) -> str:
+    """The name of a column in the table: `physicalName`, or else `name`."""
+    return entry.text("physicalName") or entry.text("name")
+
+
+def stored_columns(entry: Entry) -> list[Entry]:
+    """The properties of a table that are columns. A measure is an aggregate: nobody stores it."""
+    return [column for column in entry.listed("properties") if column.text("semanticType") != "measure"]
 
 
 class _Loader(yaml_text.UniqueKeysLoader):
