@@ -523,6 +523,7 @@ class Server:
             self._warehouse_check.close()
         if self._hold_renewal is not None:
             self._hold_renewal.close()
+        self.service.status.promises.close()
         self._outside_check.close()
         self.catalog.outside.catalogs.close()
         self.rescales.close()

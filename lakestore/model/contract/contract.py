@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lakestore.errors import Invalid
-from lakestore.model.contract import document, event_time, late_data
+from lakestore.model.contract import document, event_time, late_data, promises
 from lakestore.model.contract.document import Entry, column_name, stored_columns
+from lakestore.model.contract.promises import Budget, Promise
 
 if TYPE_CHECKING:
     from lakestore.model.table import Table
@@ -49,6 +50,16 @@ class Contract:
         return document.properties(self.root, self.entry)
 
     @cached_property
+    def promises(self) -> tuple[Promise, ...]:
+        """The promises to the table's readers."""
+        return promises.promises_of(self.root, self.entry)
+
+    @cached_property
+    def budget(self) -> Budget:
+        """The bounds of the lake table's upkeep."""
+        return promises.budget_of(self.properties)
+
+    @cached_property
     def column_ids(self) -> dict[str, int]:
         """Name in the document to column id."""
         return dict(self.bound)
@@ -69,6 +80,7 @@ class Contract:
         document.check_properties(self.root)
         event_time.check(self, table)
         late_data.check(self, table)
+        promises.check(self, table)
         ids = {column.id for column in table.columns}
         for name, number in self.bound:
             if number not in ids:

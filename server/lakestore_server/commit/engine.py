@@ -639,6 +639,10 @@ class Engine:
         """The judged time."""
         return self.time.read().time_us
 
+    def monotonic(self) -> float:
+        """Seconds of the server's clock that never go back."""
+        return self._clock.monotonic()
+
     def settled(self) -> View:
         """The view once every commit that has its time by now is durable. `NotLeader` at a server that follows, because
         it does not know which commits it lacks."""

@@ -17,6 +17,7 @@ from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.host.histogram import Histogram
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.lake_figures import LakeFigures
+from lakestore_server.operate.promises import PromiseFigure
 from lakestore_server.operate.reports import Report
 from lakestore_server.operate.status import RoundStatus, ServerStatus, StatusReader, TableStatus
 from lakestore_server.read.leases import Leases
@@ -135,6 +136,18 @@ def upkeep_delays(moment: Moment) -> Iterator[Sample]:
     for served in moment.status.tables:
         if served.upkeep is not None:
             yield (served.table.name,), 1 if served.upkeep.slowed else 0
+
+
+def promises(figure: Callable[[PromiseFigure], float | None]) -> Callable[[Moment], Iterator[Sample]]:
+    """A figure of each promise that has one, labelled by table and promise."""
+
+    def samples(moment: Moment) -> Iterator[Sample]:
+        for served in moment.status.tables:
+            for promise in served.contract.promises if served.contract else ():
+                if (value := figure(promise)) is not None:
+                    yield (served.table.name, promise.promise), value
+
+    return samples
 
 
 def calls(moment: Moment) -> Iterator[Sample]:

@@ -29,7 +29,9 @@ from lakestore_server.host.clock import AHEAD_US_MIN, Clock, Reading, Timekeeper
 from lakestore_server.host.supervisor import DutyState
 from lakestore_server.operate.lake_figures import LakeFigures, Lakes
 from lakestore_server.operate.memory import MemoryStatus
+from lakestore_server.operate.promises import PromiseDuty, PromiseFigure
 from lakestore_server.operate.reports import Report, Reports
+from lakestore_server.read.freshness import hot_since_us, tier_point
 from lakestore_server.read.leases import LeaseConflict, Leases
 from lakestore_server.read.plan import AGAIN_SECONDS
 from lakestore_server.read.positions import parse_token, reached
@@ -86,7 +88,7 @@ class TableStatus:
 def table_status(state: TableState, marks: ClockMarks = NO_MARKS) -> TableStatus:
     """The figures of a table; `marks` give the time of commits whose stamps are ahead."""
     tier = list(state.tiers.values())[-1] if state.tiers else None
-    points = tier.tier_point if tier else (0,) * len(state.logs)
+    points = tier_point(state)
     heads = state.heads()
     segments = [chunk for log in state.logs for chunk in log.chunks if isinstance(chunk, Segment)]
     return TableStatus(
@@ -104,7 +106,7 @@ def table_status(state: TableState, marks: ClockMarks = NO_MARKS) -> TableStatus
         ttl=str(state.table.ttl) if state.table.ttl else None,
         tier_point=list(points),
         hot=sum(heads) - sum(points),
-        hot_since_us=_hot_since_us(state, points, marks),
+        hot_since_us=hot_since_us(state, points, marks),
         freshness=state.table.lake.freshness,
         freshness_seconds=state.table.lake.freshness_seconds,
         last_commit_us=max(log.at_head.time_us for log in state.logs),
@@ -114,19 +116,6 @@ def table_status(state: TableState, marks: ClockMarks = NO_MARKS) -> TableStatus
         segments=len(segments),
         segment_bytes=sum(segment.size for segment in segments),
     )
-
-
-def _hot_since_us(state: TableState, points: Sequence[int], marks: ClockMarks) -> int:
-    begins = ((log, max(point, log.base.end)) for log, point in zip(state.logs, points, strict=True))
-    hot = ((log, begin) for log, begin in begins if log.head > begin)  # a log may have removed all its rows
-    commits = {_first_commit(log, point) for log, point in hot}  # many buckets share one commit
-    return min((marks.time_us(*commit) for commit in commits), default=0)
-
-
-def _first_commit(log: BucketLog, point: int) -> tuple[int, int]:
-    index = next(chunk.index for chunk in log.chunks if chunk.end > point)
-    at = 0 if point < index.end[0] else int(index.end.searchsorted(point, side="right"))
-    return int(index.lsn[at]), int(index.time_us[at])
 
 
 def _time_at(log: BucketLog, end: int) -> int:
@@ -157,6 +146,26 @@ class RoundStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ContractStatus:
+    """The contract of a table, and how far it is kept."""
+
+    version: int
+    by: str
+    """The principal that applied it; empty on a server without authentication."""
+    at_us: int
+    why: str
+    promises: list[PromiseFigure]
+
+    @staticmethod
+    def of(state: TableState, duty: PromiseDuty) -> ContractStatus | None:
+        """None for a table without a contract."""
+        contract = state.table.contract
+        if contract is None:
+            return None
+        return ContractStatus(contract.version, contract.by, contract.at_us, contract.why, duty.figures(state))
+
+
+@dataclass(frozen=True, slots=True)
 class ServedTable:
     """A table's figures, with the duties' figures for it."""
 
@@ -180,6 +189,7 @@ class ServedTable:
     """None before a tierer has reported the table's upkeep."""
     round: RoundStatus | None = None
     """None while no round of the table runs, or a short one."""
+    contract: ContractStatus | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form, without keys of duties that have nothing to say."""
@@ -200,8 +210,10 @@ class ServedTable:
         running = {"round": asdict(self.round)} if self.round else {}
         upkeep = {} if self.upkeep is None else asdict(self.upkeep)
         upkeep = {"upkeep": upkeep["debts"], "upkeep_slowed": upkeep["slowed"]} if upkeep else {}
+        contract = {"contract": asdict(self.contract)} if self.contract else {}
         return {
             **table,
+            **contract,
             **held,
             **expiring,
             **reads,
@@ -483,6 +495,8 @@ class StatusReader:
         self._rescales = rescales
         self._began = clock.monotonic()
         self._known = KnownTables()
+        self.promises = PromiseDuty(engine)
+        """The duty that measures promises."""
         self.lakes = Lakes(catalog)
         """The figures of the lake; a caller of `look` renews them."""
 
@@ -557,6 +571,7 @@ class StatusReader:
             tier_problem=self._catalog.tier_problem(uuid),
             lake=self.lakes.figures_of(uuid),
             upkeep=self._catalog.table_upkeep.get(uuid),
+            contract=ContractStatus.of(state, self.promises),
             round=RoundStatus.of(self._catalog.running_rounds.get(uuid), self._clock.monotonic()),
         )
 

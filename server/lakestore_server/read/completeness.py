@@ -41,6 +41,15 @@ class Lack:
         return made
 
 
+def complete_through_us(engine: Engine, view: View, name: str, now_us: int) -> int | None:
+    """The time through which the head of a table is complete: that of its slowest feed, or now without feeds. None if a
+    feed has given no time. `view` was taken before, as in `Completeness`."""
+    texts = [text for _, text in engine.loop.state.registers.said(name, view.lsn)]
+    moments = [times.micros_of(text) if text else None for text in texts]
+    known = [moment for moment in moments if moment is not None]
+    return min([now_us, *known]) if len(known) == len(moments) else None
+
+
 class Completeness:
     """Judges the completeness of cuts. Thread-safe."""
 
