@@ -33,6 +33,9 @@ from jepsen.__main__ import main as breaking
 from lakestore.cli.main import run_command
 from lakestore.kafka.bridge import spec_file
 from lakestore.model import settings, table_file
+from lakestore.model.contract.contract import Contract
+from lakestore.model.contract.event_time import EventTime
+from lakestore.model.contract.late_data import LateData
 from lakestore_server.access import principals
 from lakestore_server.settings import Settings
 from tests.support.clickhouse import ClickHouseProcess
@@ -189,6 +192,12 @@ def run_yaml(block: Block, reader: Reader) -> None:
     elif "topics" in data:
         Path("bridge.yaml").write_text(block.text)
         assert spec_file.read(Path("bridge.yaml")).name
+    elif data.keys() & {"customProperties", "slaProperties"}:
+        head = "apiVersion: v3.2.0\nkind: DataContract\nid: x\nversion: 1.0.0\nschema: [{name: x}]\n"
+        contract = Contract(head + block.text, "x")
+        assert contract.root.value
+        for section in (EventTime, LateData):
+            section.of(contract)
     elif "principals" in data:
         principals.book_of(data)
     elif "profiles" not in data:

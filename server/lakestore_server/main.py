@@ -41,6 +41,7 @@ from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.hold_renewal import HoldRenewal
 from lakestore_server.duties.journal_check import JournalCheck
 from lakestore_server.duties.outside_check import OutsideCheck
+from lakestore_server.duties.progress import Progress
 from lakestore_server.duties.rescales import RescaleDuty
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.scrub import VerifyAhead
@@ -275,6 +276,7 @@ class Server:
     _grpc: GrpcServer | None = None
     _http: HttpServer | None = None
     _console: Console | None = None
+    _tier_process: TierProcess | None = None
 
     def __init__(
         self,
@@ -302,7 +304,6 @@ class Server:
         self._closed = False
         leases = Leases(clock, settings.lease_grace_seconds, settings.limits, self._may_read)
         ledger = JournalLedger(self.engine, leases, store)
-        self._tier_process: TierProcess | None = None
         self._hold_renewal = self._secured(leases, clock)
         self._warehouse_check = self._checked_warehouse(ledger)
         self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline, outside=outside)
@@ -323,6 +324,7 @@ class Server:
         self.expiry, calls = Expiry(self.engine, settings.expiry_check_seconds), Calls(clock, settings.slow_seconds)
         self.dropped = DroppedTables(self.engine, leases, self.catalog, check_seconds, wake_checkpoint)
         self._outside_check = OutsideCheck(self.engine, self.catalog, settings.catalog.check_seconds)
+        self.progress = Progress(self.engine, settings.progress_check_seconds)
         self.rescales = RescaleDuty(self.engine, clock, settings.rescale_check_seconds)
         self._journal_check = JournalCheck.of(self.engine, self.upkeep.checkpoint)
         self.service = Service(
@@ -527,6 +529,7 @@ class Server:
         self._outside_check.close()
         self.catalog.outside.catalogs.close()
         self.rescales.close()
+        self.progress.close()
         self.dropped.close()
         self.expiry.close()
         self.retention.close()

@@ -171,6 +171,8 @@ class Settings:
     """Time between two looks for rows that retention lets go."""
     expiry_check_seconds: float = option(10.0, low=0.1, high=DAY_SECONDS)
     """Time between two looks for rows whose `ttl` is over."""
+    progress_check_seconds: float = option(5.0, low=0.1, high=DAY_SECONDS)
+    """Time between two looks at the feeds of tables, for `lakestore.progress`."""
     rescale_check_seconds: float = option(0.2, low=0.01, high=DAY_SECONDS)
     """Time between two looks at tables that are being rescaled; they are looked at in memory."""
     subscription_idle_seconds: float = option(7 * DAY_SECONDS, low=1, high=3_650 * DAY_SECONDS)

@@ -44,7 +44,11 @@ class Served:
         **settings: Any,
     ) -> None:
         self.clock, self._disk = HandClock(), disk
-        duties = {"retention_check_seconds": DAY, "expiry_check_seconds": DAY}  # only when the test says so
+        duties = {
+            "retention_check_seconds": DAY,
+            "expiry_check_seconds": DAY,
+            "progress_check_seconds": DAY,
+        }  # only when the test says so
         given = {"port": 0, "http_port": 0, "lease_grace_seconds": 0.0, **duties, **settings}
         limits = limits or Limits()
         limits = replace(limits, clock_confirm_seconds=0) if believes_clock else limits

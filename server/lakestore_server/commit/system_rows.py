@@ -67,14 +67,26 @@ def append_rows(engine: Engine, name: str, rows: Sequence[Row]) -> None:
 
 def upsert_rows(engine: Engine, name: str, rows: Sequence[Row]) -> None:
     """Write rows of a keyed system table in a commit of their own. A row that is equal to the live one is no change."""
+    _write_rows(engine, name, rows, delete=False)
+
+
+def delete_rows(engine: Engine, name: str, rows: Sequence[Row]) -> None:
+    """Delete rows of a keyed system table by their keys, in a commit of their own."""
+    _write_rows(engine, name, rows, delete=True)
+
+
+def _write_rows(engine: Engine, name: str, rows: Sequence[Row], *, delete: bool) -> None:
     if not rows:
         return
     table = _state(engine.view, name).table
-    batch = pa.RecordBatch.from_pylist(list(rows), schema=table.storage_schema)
-    given = frozenset(column.id for column in table.columns)
+    wanted = table.primary_key if delete else [column.name for column in table.columns]
+    batch = pa.RecordBatch.from_pylist(
+        [{name: row.get(name) for name in wanted} for row in rows], schema=table.storage_schema
+    )
+    given = frozenset(table.column(name).id for name in wanted)
     buckets = np.zeros(batch.num_rows, dtype=np.int32)
     keys = index_keys(table, batch, WIDEST.key_bytes)
-    request = Request((TableChange(table, batch, buckets, keys, delete=False, given=given),))
+    request = Request((TableChange(table, batch, buckets, keys, delete=delete, given=given),))
     engine.submit(request)
     request.answer.result()
 
