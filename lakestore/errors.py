@@ -3,6 +3,7 @@
     LakestoreError
     ├── Invalid           fix the request; nothing was stored
     │   ├── NothingToKeep a row keeps a column of a row that does not exist: the error has the rows
+    │   ├── Violated      rows break rules of the table's contract: the error has the rules and the rows
     │   ├── UnknownCall   the server's release is too old to know this call
     │   └── StreamEnded   the stream is closed or at its end
     ├── NotFound          the named table, snapshot or lease does not exist
@@ -67,6 +68,21 @@ class ChangeRows(NamedTuple):
     """The numbers of the rows in the change, ascending from 0."""
 
 
+class RuleRows(NamedTuple):
+    """Rows of one change of a commit that break one rule of a contract."""
+
+    change: int
+    """The change's number in the commit, from 0."""
+    table: str
+    """The table's name."""
+    rows: tuple[int, ...]
+    """The numbers of the rows in the change, ascending from 0."""
+    rule: str
+    """The rule's name."""
+    sentence: str
+    """The rule in words."""
+
+
 class NothingToKeep(Invalid):
     """Rows keep columns of rows that do not exist; nothing of the commit is stored. Without these rows the commit
     succeeds."""
@@ -97,6 +113,15 @@ class NothingToKeep(Invalid):
     def rows(self) -> tuple[int, ...]:
         """The row numbers in the first change with such rows."""
         return self.changes[0].rows if self.changes else ()
+
+
+class Violated(Invalid):
+    """Rows break rules of the table's contract; nothing of the commit is stored."""
+
+    kind = "Violated"
+    changes: tuple[RuleRows, ...] = ()
+    """The rows by change and rule. A row is there once for each rule that it breaks. Only the first entries if an
+    answer has no room for all, and only of the first change with such rows."""
 
 
 class UnknownCall(Invalid):
@@ -249,6 +274,7 @@ KINDS: dict[str, type[LakestoreError]] = {
     for error in (
         Invalid,
         NothingToKeep,
+        Violated,
         NotFound,
         PlanExpired,
         Conflict,
@@ -275,7 +301,7 @@ def error_of(
     applied: str = "no",
     retry_after: float = 0.0,
     buckets: Iterable[tuple[str, int]] = (),
-    changes: Iterable[ChangeRows] = (),
+    changes: Iterable[RuleRows] = (),
     figures: Mapping[str, Any] | None = None,
 ) -> LakestoreError:
     """The error of a kind's name."""
@@ -283,8 +309,10 @@ def error_of(
     made = KINDS.get(kind, Internal)(message, applied=outcome, retry_after=retry_after)
     if isinstance(made, Fenced):
         made.buckets = tuple(buckets)
-    if isinstance(made, NothingToKeep):
+    if isinstance(made, Violated):
         made.changes = tuple(changes)
+    if isinstance(made, NothingToKeep):
+        made.changes = tuple(ChangeRows(*each[:3]) for each in changes)
     _put_figures(made, figures or {})
     return made
 
@@ -337,8 +365,10 @@ __all__ = [
     "PlanExpired",
     "PositionExpired",
     "ProducerForgotten",
+    "RuleRows",
     "Stopped",
     "StreamEnded",
     "Unavailable",
     "UnknownCall",
+    "Violated",
 ]

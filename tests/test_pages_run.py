@@ -33,9 +33,12 @@ from jepsen.__main__ import main as breaking
 from lakestore.cli.main import run_command
 from lakestore.kafka.bridge import spec_file
 from lakestore.model import settings, table_file
+from lakestore.model.contract import document
+from lakestore.model.contract import file as contract_file
 from lakestore.model.contract.contract import Contract
 from lakestore.model.contract.event_time import EventTime
 from lakestore.model.contract.late_data import LateData
+from lakestore.rows.row_checks import RowChecks
 from lakestore_server.access import principals
 from lakestore_server.settings import Settings
 from tests.support.clickhouse import ClickHouseProcess
@@ -192,6 +195,11 @@ def run_yaml(block: Block, reader: Reader) -> None:
     elif "topics" in data:
         Path("bridge.yaml").write_text(block.text)
         assert spec_file.read(Path("bridge.yaml")).name
+    elif "schema" in data:
+        root = document.parse(block.text)
+        for wanted in contract_file.wanted_tables(root, "shop"):
+            rules = Contract(block.text, wanted.name.split(".")[1]).rules.at_write
+            assert RowChecks(rules, wanted.definition()).rules == rules
     elif data.keys() & {"customProperties", "slaProperties"}:
         head = "apiVersion: v3.2.0\nkind: DataContract\nid: x\nversion: 1.0.0\nschema: [{name: x}]\n"
         contract = Contract(head + block.text, "x")

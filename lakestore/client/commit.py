@@ -11,7 +11,7 @@ import pyarrow as pa
 from lakestore.client import parts
 from lakestore.client.connection import Connection
 from lakestore.client.writer import NO_MARKS, Keep, Marks, change_to, with_marks
-from lakestore.errors import ChangeRows, LakestoreError, NotFound, NothingToKeep
+from lakestore.errors import ChangeRows, LakestoreError, NotFound, NothingToKeep, RuleRows, Violated
 from lakestore.model.names import other_table
 from lakestore.model.table import Table
 from lakestore.rows import user
@@ -66,6 +66,8 @@ class WriteResult:
     """Equal to the live row, if the table skips such rows."""
     folded: int = 0
     """Merged with a later row of the same key."""
+    dead_letters: int = 0
+    """Broke a rule of the table's contract: they are rows of the dead-letter table now."""
     schema_id: int = 0
     """The version of the stored rows."""
 
@@ -193,6 +195,9 @@ class Commit:
         except NothingToKeep as error:
             error.changes = tuple(self._by_call(error.changes))
             raise
+        except Violated as error:
+            error.changes = tuple(self._rules_by_call(error.changes))
+            raise
         self._is_sent = True
         self.token, self.results = self._connection.remember(answer.token), list(self._whole(answer.results))
         self.repeated = answer.is_repeated
@@ -204,6 +209,11 @@ class Commit:
             known = rows.get(piece[:2], ChangeRows(piece.call, each.table, ()))
             rows[piece[:2]] = known._replace(rows=known.rows + tuple([piece.row + row for row in each.rows]))
         yield from rows.values()
+
+    def _rules_by_call(self, changes: Sequence[RuleRows]) -> Iterator[RuleRows]:
+        for each in changes:
+            piece = self._pieces[each.change]
+            yield each._replace(change=piece.call, rows=tuple([piece.row + row for row in each.rows]))
 
     def _whole(self, results: Sequence[pb.ChangeResult]) -> Iterator[pb.ChangeResult]:
         whole: pb.ChangeResult | None = None

@@ -162,7 +162,8 @@ def _together(writes: Sequence[Write]) -> list[list[int]]:
         return [[0]]
     groups: dict[object, list[int]] = {}
     for i, write in enumerate(writes):
-        alike = (*_identity(write.table), write.batch.schema) if write.kind == pb.APPEND else i
+        is_joined = write.kind == pb.APPEND and write.table.contract is None  # dead letters are counted by change
+        alike = (*_identity(write.table), write.batch.schema) if is_joined else i
         groups.setdefault(alike, []).append(i)
     return list(groups.values())
 
@@ -175,8 +176,8 @@ def _joined(writes: Sequence[Write]) -> pb.Change:
 
 
 def _share(write: Write, result: pb.ChangeResult) -> pb.ChangeResult:
-    if write.kind != pb.APPEND or result.inserted == write.batch.num_rows:
-        return result
+    if write.kind != pb.APPEND or result.inserted == write.batch.num_rows or result.dead_letters:
+        return result  # with dead letters the counts are of the whole group: its table got a contract just now
     own = pb.ChangeResult()
     own.CopyFrom(result)
     own.inserted = write.batch.num_rows

@@ -11,12 +11,13 @@ from pyroaring import BitMap
 from lakestore.errors import (
     KINDS,
     Applied,
-    ChangeRows,
     Fenced,
     Internal,
     LakestoreError,
     NothingToKeep,
     NotLeader,
+    RuleRows,
+    Violated,
     error_of,
     figures_of,
 )
@@ -34,7 +35,7 @@ BUCKETS_KEY = "lakestore-buckets-bin"
 EXACT_KEY = "lakestore-kind"
 """The exact kind of an error, if older clients do not know it. They ignore this entry."""
 ROWS_KEY = "lakestore-rows-bin"
-"""The rows that a `NothingToKeep` names, as `ChangesRows`."""
+"""The rows that a `NothingToKeep` or a `Violated` names, as `ChangesRows`."""
 FIGURES_KEY = "lakestore-figures-bin"
 """The figures of a `NotFresh`, `NotLeader` or `PositionExpired`, as JSON."""
 ROWS_BYTES_MAX = 256 << 10
@@ -43,6 +44,7 @@ KINDS_SINCE_5 = {
     "OtherTimeline": "PositionExpired",
     "ProducerForgotten": "Fenced",
     "NothingToKeep": "Invalid",
+    "Violated": "Invalid",
     "NotFresh": "Exhausted",
     "LimitReached": "Exhausted",
     "NotLeader": "Unavailable",
@@ -86,16 +88,21 @@ def _packed_rows(error: LakestoreError) -> list[pb.ChangeRows]:
     """The rows that an error names."""
     packed: list[pb.ChangeRows] = []
     room = ROWS_BYTES_MAX
-    for change, table, rows in error.changes if isinstance(error, NothingToKeep) else ():
-        packed.append(pb.ChangeRows(change=change, table=table, rows=BitMap(rows).serialize()))
+    for each in error.changes if isinstance(error, NothingToKeep | Violated) else ():
+        packed.append(pb.ChangeRows(change=each.change, table=each.table, rows=BitMap(each.rows).serialize()))
+        if isinstance(each, RuleRows):
+            packed[-1].rule, packed[-1].sentence = each.rule, each.sentence
         room -= packed[-1].ByteSize()
         if room < 0:
             return packed[:-1] or packed
     return packed
 
 
-def _rows_of(packed: Iterable[pb.ChangeRows]) -> Iterable[ChangeRows]:
-    return (ChangeRows(each.change, each.table, tuple(BitMap.deserialize(each.rows))) for each in packed)
+def _rows_of(packed: Iterable[pb.ChangeRows]) -> Iterable[RuleRows]:
+    return (
+        RuleRows(each.change, each.table, tuple(BitMap.deserialize(each.rows)), each.rule, each.sentence)
+        for each in packed
+    )
 
 
 def error_message(error: LakestoreError) -> pb.Error:

@@ -239,11 +239,11 @@ class Service:
             leases=leases,
         )
         """The source of the status."""
-        lookups = Lookups(engine, Completeness(engine, clock))
+        lookups, tables = Lookups(engine, Completeness(engine, clock)), TableVerbs(engine, catalog)
         parts = _Parts(
             engine,
             StatusVerbs(engine, leases, self.status),
-            TableVerbs(engine, catalog),
+            tables,
             Droppings(engine, catalog, dropped.wake),
             Truncations(engine, catalog, leases, upkeep.checkpointer.wake),
             Adoptions(engine, catalog, dropped.wake),
@@ -252,7 +252,7 @@ class Service:
             Databases(engine),
             producers,
             RegisterVerbs(engine),
-            CommitVerbs(engine, InsertedRows(lookups, engine.limits).add),
+            CommitVerbs(engine, InsertedRows(lookups, engine.limits).add, tables.dead_letters),
             lookups,
             Feed(engine, subscriptions, leases, clock),
             subscriptions,

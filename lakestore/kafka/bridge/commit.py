@@ -33,9 +33,9 @@ from lakestore.kafka.bridge.positions import AcceptedLoss, Place, Position, regi
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.source import Source, Starts
 from lakestore.kafka.bridge.spec import POSITION, TableSpec, TopicSpec
-from lakestore.kafka.bridge.tables import POSITION_MERGE, dead_letter_table
+from lakestore.kafka.bridge.tables import POSITION_MERGE
 from lakestore.kafka.bridge.writing import Part, steps_of
-from lakestore.model.table import Table
+from lakestore.model import dead_letter_table
 from lakestore.v1 import lakestore_pb2 as pb
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -60,10 +60,10 @@ class Targets:
         name = dead_letters.table_of(table)
         if name not in self._dead:
             try:
-                _check_letters(self._lake.table(name).definition, table)
+                dead_letter_table.check(self._lake.table(name).definition, table)
             except NotFound:
                 try:
-                    self._lake.create(dead_letter_table(table))
+                    self._lake.create(dead_letter_table.definition(table))
                     _LOG.info("made table %s for records that table %s cannot take", name, table)
                 except Conflict:  # another process created it
                     self._lake.table(name)
@@ -73,16 +73,6 @@ class Targets:
     def forget(self) -> None:
         self._keys.clear()
         self._dead.clear()
-
-
-def _check_letters(table_found: Table, table: str) -> None:
-    if table_found.primary_key != dead_letters.KEY or not {each.name for each in table_found.columns} >= {
-        *dead_letters.SCHEMA.names
-    }:
-        raise Invalid(
-            f"dead letters of table {table} belong in table {table_found.name}, which is another kind of table: rename"
-            f" that table, or let records for {table} go to a table of another name"
-        )
 
 
 def spec_of(topic: TopicSpec, table: str) -> TableSpec:

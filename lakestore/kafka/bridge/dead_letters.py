@@ -18,6 +18,9 @@ import pyarrow.compute as pc
 from lakestore.errors import Invalid, NotFound
 from lakestore.kafka.bridge.outcome import Reject
 from lakestore.kafka.bridge.records import Headers, Records
+from lakestore.model.dead_letter_table import KEY, SCHEMA, SUFFIX, table_of
+
+__all__ = ["KEY", "SCHEMA", "SUFFIX", "table_of"]
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
@@ -25,37 +28,8 @@ if TYPE_CHECKING:
     from lakestore.model.table import Table
 
 
-SUFFIX = "__dlq"
 _LETTER_BYTES, _HEADER_BYTES = 1_024, 16
 """About the bytes of a dead letter and of a header, without their texts."""
-KEY = ("kafka_source", "kafka_offset")
-"""The source is `topic/topic id/partition`: a topic that was created again is another source."""
-SCHEMA = pa.schema(
-    [
-        pa.field("kafka_source", pa.string(), nullable=False),
-        pa.field("kafka_offset", pa.int64(), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("headers", pa.list_(pa.struct([pa.field("name", pa.string()), pa.field("value", pa.binary())]))),
-        pa.field("value_bytes", pa.int64(), nullable=False),
-        pa.field("bridge", pa.string(), nullable=False),
-        pa.field("stage", pa.string(), nullable=False),
-        pa.field("code", pa.string(), nullable=False),
-        pa.field("sentence", pa.string(), nullable=False),
-        pa.field("path", pa.string()),
-    ]
-)
-"""A value above the row limit is cut. `value_bytes` is its full length; the broker keeps the whole record for a
-while.
-"""
-
-
-def table_of(table: str) -> str:
-    """The name of the dead-letter table of a table."""
-    return table + SUFFIX
 
 
 def sources_of(records: Records) -> pa.Array:

@@ -27,7 +27,7 @@ from lakestore.kafka.bridge.expressions import origins
 from lakestore.kafka.bridge.outcome import TOMBSTONE, DecodedBlock, MappedBlock, Op, Reject, TableRows
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.spec import CHANGES, BridgeSpec, SourceSpec, TableSpec, TopicSpec
-from lakestore.kafka.bridge.tables import dead_letter_table
+from lakestore.model import dead_letter_table
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
@@ -422,7 +422,7 @@ def _table(planned: TablePlan, lake: Lake) -> Iterator[Finding]:
         else:
             yield Finding(Level.OK, about, "is there", "there")
         if planned.spec.on_error == "dlq":
-            letters = dead_letter_table(planned.after.name)
+            letters = dead_letter_table.definition(planned.after.name)
             try:
                 lake.table(letters.name)
             except NotFound:

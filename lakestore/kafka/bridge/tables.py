@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Sequence
 import pyarrow as pa
 
 from lakestore.errors import Invalid
-from lakestore.kafka.bridge import dead_letters
 from lakestore.kafka.bridge.paths import Path
 from lakestore.kafka.bridge.spec import COORDINATES, POSITION, ColumnSpec, TableSpec
 from lakestore.model.merge_engines import versioned
@@ -142,13 +141,3 @@ def _beside(columns: list[WantedColumn], added: Sequence[WantedColumn], table: s
         for each in columns
     ]
     return [*kept, *(each for each in added if each.name not in there)]
-
-
-def dead_letter_table(table: str) -> Table:
-    """The definition of the dead-letter table of a table."""
-    columns = tuple(
-        WantedColumn(each.name, type_name(each.type, each.name), not each.nullable) for each in dead_letters.SCHEMA
-    )
-    return WantedTable(
-        dead_letters.table_of(table), columns, {"primary_key": list(dead_letters.KEY), "buckets": 1}
-    ).definition()

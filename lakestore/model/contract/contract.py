@@ -10,6 +10,7 @@ from lakestore.errors import Invalid
 from lakestore.model.contract import document, event_time, late_data, promises
 from lakestore.model.contract.document import Entry, column_name, stored_columns
 from lakestore.model.contract.promises import Budget, Promise
+from lakestore.model.contract.rules import Rules, rules_of
 
 if TYPE_CHECKING:
     from lakestore.model.table import Table
@@ -60,6 +61,11 @@ class Contract:
         return promises.budget_of(self.properties)
 
     @cached_property
+    def rules(self) -> Rules:
+        """The rules for rows and batches."""
+        return rules_of(self.root, self.entry)
+
+    @cached_property
     def column_ids(self) -> dict[str, int]:
         """Name in the document to column id."""
         return dict(self.bound)
@@ -78,6 +84,7 @@ class Contract:
     def check(self, table: Table) -> None:
         """Read every section. Raises `Invalid` with the line of the fault."""
         document.check_properties(self.root)
+        _ = self.rules
         event_time.check(self, table)
         late_data.check(self, table)
         promises.check(self, table)

@@ -17,6 +17,7 @@ import yaml
 from lakestore.model.columns import LAKE_OPTIONS, Column, LakeOptions
 from lakestore.model.contract import column_types, document
 from lakestore.model.contract.document import Entry, column_name, stored_columns
+from lakestore.model.contract.rules import rules_of
 from lakestore.model.merge_engines import UPSERT
 from lakestore.model.table import Table
 from lakestore.model.table_file import COLUMN_KEYS, TABLE_KEYS, WantedColumn, WantedTable
@@ -76,7 +77,9 @@ def wanted(root: Entry, entry: Entry, database: str = "", existing: Mapping[str,
     properties = stored_columns(entry)
     if not properties:
         raise entry.error("has no properties, which are the columns of a table")
-    columns = [_wanted_column(column) for column in properties]
+    counted = rules_of(root, entry).null_counted
+    wanted_columns = [_wanted_column(column) for column in properties]
+    columns = [replace(each, required=False) if each.name in counted else each for each in wanted_columns]
     table = (existing or {}).get(name)
     options = _options(root, entry)
     if key := _primary_key(properties):

@@ -6,17 +6,18 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 from lakestore import evolution
 from lakestore.errors import Conflict, Invalid, LimitReached, NotFound
 from lakestore.iceberg.values import decimal_of, fixed_of
 from lakestore.limits import Limits
-from lakestore.model import alteration
+from lakestore.model import alteration, dead_letter_table
 from lakestore.model import table as schema
 from lakestore.model.columns import LAKE_COLUMNS
 from lakestore.model.contract.contract import Contract
+from lakestore.model.contract.rules import DEAD_LETTER
 from lakestore.model.names import ADOPTING
 from lakestore.model.outside_values import shown_name
 from lakestore.model.table import Table, check_database
@@ -27,6 +28,7 @@ from lakestore_server.catalog.outside_tables import is_outside
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.catalog.system_tables import make_system_tables
 from lakestore_server.commit import system_rows
+from lakestore_server.commit.contract_rows import TableRules
 from lakestore_server.commit.engine import Engine
 from lakestore_server.state.catalog_change import CatalogStep, DropNamespace, SetNamespace, SetPointer
 from lakestore_server.state.commit_record import CommitRecord, Rename
@@ -293,8 +295,11 @@ class TableVerbs:
         table = self._catalog.outside.catalogs.placed(table)
         check_new(table)
         locations.check_namespace(table.namespace)
+        has_letters = self._check_rules(table)
         if request.check_only:
             return pb.TableInfo(definition=table.to_json())
+        if has_letters:
+            self.dead_letters(table)
         if table.contract is not None:
             make_system_tables(self._engine, self._catalog)
         with self._catalog.creating(table) as step:
@@ -316,6 +321,29 @@ class TableVerbs:
             return made
 
         return pb.TableInfo(definition=self._engine.operate(plan).result.to_json())
+
+    def _check_rules(self, table: Table) -> bool:
+        """Whether rules of the contract make dead letters. `Invalid` for a rule that no write can check, and if
+        another kind of table has the name of the dead-letter table."""
+        if table.contract is None:
+            return False
+        rules = TableRules(table).rules
+        has_letters = any(rule.action == DEAD_LETTER for rule in rules)
+        view, name = self._engine.view, dead_letter_table.table_of(table.name)
+        if has_letters and name in view.names:
+            dead_letter_table.check(view.named(name).table, table.name)
+        return has_letters
+
+    def dead_letters(self, table: Table) -> Table:
+        """The dead-letter table of a table. It is made if there is none."""
+        name = dead_letter_table.table_of(table.name)
+        if name not in self._engine.view.names:
+            definition = dead_letter_table.definition(table.name)
+            with suppress(Conflict):  # another request has made it
+                self.create_table(pb.CreateTableRequest(definition=definition.to_json()))
+        letters = self._engine.view.named(name).table
+        dead_letter_table.check(letters, table.name)
+        return letters
 
     def alter_table(self, request: pb.AlterTableRequest) -> pb.TableInfo:
         """Change a table's definition from the next commit on."""
@@ -339,6 +367,8 @@ class TableVerbs:
             made = self._altered(held, steps, request.schema_id)
             if made.contract is not None and not request.check_only:
                 make_system_tables(self._engine, self._catalog)
+                if self._check_rules(made):
+                    self.dead_letters(made)  # a row that breaks a rule finds its place
         if not request.check_only:
             made = self._engine.operate(plan).result
         return pb.TableInfo(definition=made.to_json())
@@ -351,6 +381,8 @@ class TableVerbs:
                 " load the table again"
             )
         made = alteration.apply_steps(table, steps, self._engine.limits)
+        if made.contract != table.contract:
+            self._check_rules(made)
         check_version(held.versions.tables[0], made)
         _check_partition_columns(held, made)
         if alteration.layout(made) != alteration.layout(table):

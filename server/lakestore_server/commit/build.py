@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +59,7 @@ def build(group: Sequence[Request], view: View, index: Index, record: CommitReco
     _store(group, view, index, draft)
     answers = []
     for request in group:
-        results = tuple(draft.results[id(change)] for change in request.changes)
+        results = tuple(_result(draft, change) for change in request.changes if not change.is_letters)
         answers.append(Answer(record.lsn, results))
         if request.producer:
             draft.record.producers.append(_producer_commit(request, results))
@@ -85,6 +85,11 @@ def _store(group: Sequence[Request], view: View, index: Index, draft: Draft) -> 
             MergedChanges(table).run(changes, index)
     if draft.baseless:
         raise refusal(group, draft.baseless)
+
+
+def _result(draft: Draft, change: TableChange) -> ChangeResult:
+    result = draft.results[id(change)]
+    return replace(result, dead_letters=change.outcome.dead_letters) if change.outcome.broken else result
 
 
 def _producer_commit(request: Request, results: tuple[ChangeResult, ...]) -> ProducerCommit:
@@ -216,4 +221,5 @@ def try_build(
         raise Unmade(defect(error, "requests:", len(group)), is_of_one=True) from error
     queued = [request.queued for request in group]
     answers = [(request.answer, answer) for request, answer in zip(group, commit.answers, strict=True)]
-    return PendingCommit(commit.record, view, commit.entries, queued, answers), encoded
+    broken = [(c.table.name, c.outcome.broken) for r in group for c in r.changes if c.outcome.broken]
+    return PendingCommit(commit.record, view, commit.entries, queued, answers, broken=broken), encoded

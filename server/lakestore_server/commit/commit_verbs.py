@@ -9,7 +9,8 @@ from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from itertools import groupby
 
-from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
+from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable, Violated
+from lakestore.model.table import Table
 from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, tracing
@@ -18,7 +19,7 @@ from lakestore_server.commit.durable import Bell, Pause, waited
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.priority import BackgroundPriority, ForegroundPriority, RequestPriority
 from lakestore_server.commit.queue import SMALL_STRETCH, is_small
-from lakestore_server.commit.request import REFUSALS, Refusal, Request, TableChange, change_of
+from lakestore_server.commit.request import REFUSALS, Refusal, Request, TableChange, change_of, with_letters
 from lakestore_server.commit.sequences import check_name, register_updates
 from lakestore_server.host.quota import Claim, Quota
 from lakestore_server.host.yield_points import at_yield_points, yield_point
@@ -35,8 +36,15 @@ DECODING_COPIES = 3
 class CommitVerbs:
     """The verbs of commits. Thread-safe."""
 
-    def __init__(self, engine: Engine, add_rows: Callable[[pb.CommitRequest, pb.CommitAnswer], None]) -> None:
-        """`add_rows` puts the wanted rows of inserts into the answer of a commit."""
+    def __init__(
+        self,
+        engine: Engine,
+        add_rows: Callable[[pb.CommitRequest, pb.CommitAnswer], None],
+        dead_letters: Callable[[Table], Table],
+    ) -> None:
+        """`add_rows` puts the wanted rows of inserts into the answer of a commit. `dead_letters` returns the
+        dead-letter table of a table, and makes it if there is none."""
+        self._dead_letters = dead_letters
         self._engine, self._priority, self._add_rows = engine, engine.loop.priority, add_rows
         limits = engine.limits
         self._decoding = Quota(
@@ -176,6 +184,7 @@ class CommitVerbs:
                     changes = self._changes(message, parts, moves, claim, held)
             except REFUSALS as error:
                 if not (request.producer or moves.each):
+                    self._count_refused(error)
                     raise
                 changes, refusal = (), error  # it may be the retry of a commit from before an alteration
             prepared = Request.of(request, changes, refusal, moves)
@@ -206,9 +215,17 @@ class CommitVerbs:
             if change.part:
                 sent = heads[change.part].change(next(uploaded))
                 sent.table = change.table
-            changes.append(change_of(state.versions, sent, spread, limits, claim, rows))
+            changes.append(change_of(state.versions, sent, spread, limits, claim, rows, number))
         self._check_rows(sum(change.batch.num_rows for change in changes))
+        if any(change.outcome.letters for change in changes):
+            source = Request.of(request, (), None, moves).source
+            return with_letters(changes, source, self._dead_letters, limits)
         return tuple(changes)
+
+    def _count_refused(self, error: Refusal) -> None:
+        """Count rows that broke rules, if the commit loop will not see their request."""
+        if isinstance(error, Violated):
+            self._engine.totals.violations.add_refused(error)
 
     def _check_bytes(self, nbytes: int) -> None:
         most = self._engine.limits.commit_bytes

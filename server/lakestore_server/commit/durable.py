@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from lakestore_server.commit.contract_rows import ViolationCounts
 from lakestore_server.commit.priority import JournalSize
 from lakestore_server.commit.request import IndexEntries
 from lakestore_server.host.histogram import COUNTS, Histogram
@@ -112,6 +113,7 @@ class Totals:
     """Time from the queue to the answer, per request."""
     group_requests: Histogram = field(default_factory=lambda: Histogram(COUNTS))
     sync_seconds: Histogram = field(default_factory=Histogram)
+    violations: ViolationCounts = field(default_factory=ViolationCounts)
 
 
 @dataclass(slots=True)

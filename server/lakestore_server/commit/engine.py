@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lakestore.errors import Exhausted, LakestoreError, NotLeader, OtherTimeline, Stopped, Unavailable
+from lakestore.errors import Exhausted, LakestoreError, NotLeader, OtherTimeline, Stopped, Unavailable, Violated
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
 from lakestore_server.commit import recovery
@@ -469,6 +469,8 @@ class CommitLoop:
                     if request.parts:
                         self.parts.check_uncommitted(request.parts)
             except LakestoreError as error:
+                if isinstance(error, Violated):
+                    self.totals.violations.add_refused(error)
                 refused.add(request.producer)
                 self._in_flight.answer(request.answer, error)
                 continue
@@ -540,6 +542,8 @@ class CommitLoop:
         totals.frames += 1
         totals.bytes += commit.nbytes
         totals.rows += sum(part.batch.num_rows for part in record.rows)
+        for table, broken in commit.broken:
+            totals.violations.add(table, broken)
         if commit.queued:
             self._disk.reach(CrashPoint.COMMIT_PUBLISHED)
             totals.group_requests.add(len(commit.queued))

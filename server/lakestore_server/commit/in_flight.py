@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from lakestore_server.commit.contract_rows import RuleCount
 from lakestore_server.commit.durable import Totals
 from lakestore_server.commit.queue import Room
 from lakestore_server.commit.request import IndexEntries
@@ -44,6 +45,8 @@ class PendingCommit:
     answers: list[tuple[Future[Any], Any]] = field(default_factory=list)
     """Futures with their results or errors, set once the commit is durable."""
     nbytes: int = 0
+    broken: Sequence[tuple[str, Sequence[RuleCount]]] = ()
+    """(table, the rules of its contract that rows broke)."""
 
     @property
     def is_large_log(self) -> bool:

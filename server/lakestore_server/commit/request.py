@@ -10,11 +10,12 @@
 
 from __future__ import annotations
 
+import secrets
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -22,15 +23,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.errors import Conflict, Corrupt, Invalid, NotFound
+from lakestore.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
 from lakestore.limits import DEFAULT, WIDEST, Limits
-from lakestore.model import outside_values, types
+from lakestore.model import dead_letter_table, outside_values, types
 from lakestore.model.columns import AS_OF, KEEP_PREFIX, SYSTEM_TYPES
 from lakestore.model.table import Table
 from lakestore.rows import bitmaps, ipc, keys
 from lakestore.rows.projection import Projection, check_present, rename_columns
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.arrays import flat_batch
+from lakestore_server.commit import contract_rows
+from lakestore_server.commit.contract_rows import NOTHING, Outcome
 from lakestore_server.files.segment import extended
 from lakestore_server.host.quota import Claim
 from lakestore_server.host.yield_points import yield_point
@@ -128,11 +131,11 @@ class RowMarks:
 
     @property
     def nbytes(self) -> int:
-        times = 0 if self.as_of is None else self.as_of.nbytes
+        times = sum(each.nbytes for each in (self.as_of, self.sent) if each is not None)
         return times + sum(kept.rows.nbytes for kept in self.kept)
 
     def taken(self, rows: Ints) -> RowMarks:
-        if not self.kept and self.as_of is None:
+        if not self.kept and self.as_of is None and self.sent is None:
             return self
         kept = tuple(KeptColumns(each.columns, each.rows[rows]) for each in self.kept)
         return RowMarks(kept, None if self.as_of is None else self.as_of[rows], self.sent_rows(rows))
@@ -258,6 +261,18 @@ class TableChange:
     """Index values of its keys, looked up before it was queued, if there are many."""
     message: RowsMessage | None = None
     """The batch as the received Arrow message, if it is unchanged; None if it must be encoded."""
+    outcome: Outcome = NOTHING
+    """Rows that broke rules of the table's contract. `with_letters` makes changes of its dead letters."""
+    refuses_letters: bool = False
+    """Whether rows that would become dead letters refuse the request."""
+    is_letters: bool = False
+    """Whether the rows are dead letters of other changes of the request, and no result of it tells of them."""
+
+    @property
+    def kind(self) -> str:
+        if self.delete:
+            return "DELETE"
+        return "INSERT" if self.insert else "UPSERT" if self.table.keyed else "APPEND"
 
     @property
     def is_remembered(self) -> bool:
@@ -339,6 +354,15 @@ class Request:
         )
 
     @property
+    def source(self) -> str:
+        """The name of the request in the source of its dead letters; equal for a retry."""
+        if self.producer:
+            return f"{self.producer}/{self.epoch}/{self.sequence}"
+        if self.moves.each:
+            return f"registers/{self.moves.each[0].register}/{self.moves.mark}"
+        return secrets.token_hex(16)  # nobody can tell a retry of it from another request
+
+    @property
     def ordered_by(self) -> tuple[tuple[str, str], ...]:
         """Names that keep requests in order: the producer's and the registers'."""
         names = tuple(("register", move.register) for move in self.moves.each)
@@ -360,9 +384,11 @@ def change_of(
     limits: Limits = DEFAULT,
     claim: Claim | None = None,
     rows: pa.Buffer | None = None,
+    number: int = 0,
 ) -> TableChange:
     """A change in its wire form, in the current version; names are of the version that it states. `claim` is called
-    before memory is taken that the message's length does not show. `rows` are those outside the message."""
+    before memory is taken that the message's length does not show. `rows` are those outside the message. `number` is
+    the change's number in the request."""
     table = versions.current
     kind = _KINDS.get(message.kind)
     if kind is None:
@@ -384,22 +410,76 @@ def change_of(
     named = rename_columns(batch, source, table)
     names = set(named.schema.names)
     given = frozenset(column.id for column in table.columns if column.name in names) | marks.columns
+    rules = None if table.contract is None or delete else contract_rows.rules_of(table)
+    taken = table if rules is None else rules.loose(given)
     if delete:
         only = [*table.primary_key, *(name for name in table.merge.version if name in names)]
         batch = ipc.conform(named, table, keys_only=True, only=only, limits=limits, claim=claim)
     else:
         batch = ipc.conform(
-            _contributions(named, table), marks.loosened(table), source=source, limits=limits, claim=claim
+            _contributions(named, table), marks.loosened(taken), source=source, limits=limits, claim=claim
         )
-        marks.check_required(batch, table)
+        marks.check_required(batch, taken)
     if claim is not None and table.keyed:
         claim(batch.num_rows * key_bytes([table.column(name).arrow.type for name in table.primary_key]))
     check_row_sizes(batch, table, limits.message_bytes)
+    outcome = NOTHING
+    if rules is not None:
+        # An answer with rows tells of all rows that were sent, so none of them may become a dead letter.
+        refuses = message.refuse_dead_letters or message.want_rows
+        marks = replace(marks, sent=np.arange(batch.num_rows))
+        batch, marks, outcome = _ruled(rules, batch, given, marks, number, refuses=refuses)
     if batch is not sent:
         as_sent = None
     yield_point()
     routed = _routed(table, batch, given, kind, marks, as_sent, producer=producer, limits=limits)
+    if rules is not None:
+        routed = replace(routed, outcome=outcome, refuses_letters=message.refuse_dead_letters)
     return replace(routed, is_shown=routed.insert) if message.want_rows else routed
+
+
+def _ruled(
+    rules: contract_rows.TableRules,
+    batch: pa.RecordBatch,
+    given: frozenset[int],
+    marks: RowMarks,
+    number: int,
+    *,
+    refuses: bool,
+) -> tuple[pa.RecordBatch, RowMarks, Outcome]:
+    """The rows that stay, with their marks, and what the rules of the contract did to the others."""
+    kept = [(each.columns, each.rows) for each in marks.kept]
+    outcome = rules.outcome(batch, given, kept, marks.sent, refuses=refuses, change=number)
+    stays, letters = outcome.stays, outcome.letters
+    if stays is None or letters is None:
+        return batch, marks, outcome
+    gone = np.setdiff1d(np.arange(batch.num_rows), stays)
+    names = {column.id: column.name for column in rules.table.columns}
+    keeps = tuple((names[each], part.rows[gone]) for part in marks.kept for each in part.columns)
+    letters = replace(letters, kept=keeps, as_of=None if marks.as_of is None else marks.as_of[gone])
+    return batch.take(pa.array(stays)), marks.taken(stays), replace(outcome, letters=letters)
+
+
+def with_letters(
+    changes: Sequence[TableChange], source: str, dead_letters: Callable[[Table], Table], limits: Limits = DEFAULT
+) -> tuple[TableChange, ...]:
+    """The changes, and a change for the dead letters of each. `source` names the request; `dead_letters` returns the
+    dead-letter table of a table."""
+    added = []
+    for number, change in enumerate(changes):
+        letters = change.outcome.letters
+        if letters is not None:
+            table = dead_letters(change.table)
+            rows = contract_rows.letter_rows(letters, change.kind, source, number)
+            rows = ipc.conform(rows, table, limits=limits)
+            check_row_sizes(rows, table, limits.message_bytes)
+            given = frozenset(column.id for column in table.columns)
+            made = _routed(table, rows, given, "UPSERT", NO_MARKS, None, producer="", limits=limits)
+            added.append(replace(made, is_letters=True))
+    if not added:
+        return tuple(changes)
+    told = (replace(each, outcome=replace(each.outcome, letters=None)) for each in changes)
+    return (*told, *added)
 
 
 def _decoded(data: bytes | pa.Buffer, crc: int, limits: Limits) -> tuple[pa.RecordBatch, RowsMessage | None]:
@@ -472,7 +552,19 @@ def renewed(request: Request, view: View, limits: Limits = DEFAULT) -> Request:
         change if change.table.uuid == table.uuid else _rescaled(change, table, request.producer)
         for change, table in zip(request.changes, currents, strict=True)
     ]
-    return replace(request, changes=tuple(map(lambda each, table: _renewed(each, table, limits), moved, currents)))
+    pairs = enumerate(zip(moved, currents, strict=True))
+    changes = [_renewed(change, table, limits, number) for number, (change, table) in pairs]
+    return replace(request, changes=with_letters(changes, request.source, partial(_letters_in, view), limits))
+
+
+def _letters_in(view: View, table: Table) -> Table:
+    """The dead-letter table of a table whose contract changed while a request waited."""
+    uuid = view.names.get(dead_letter_table.table_of(table.name))
+    if uuid is None:
+        raise Unavailable(f"table {table.name}: its dead-letter table was dropped just now: send the rows again")
+    letters = view.tables[uuid].table
+    dead_letter_table.check(letters, table.name)
+    return letters
 
 
 def _rescaled(change: TableChange, table: Table, producer: str) -> TableChange:
@@ -485,7 +577,7 @@ def _rescaled(change: TableChange, table: Table, producer: str) -> TableChange:
     return replace(moved, buckets=buckets[order])
 
 
-def _renewed(change: TableChange, table: Table, limits: Limits = DEFAULT) -> TableChange:
+def _renewed(change: TableChange, table: Table, limits: Limits = DEFAULT, number: int = 0) -> TableChange:
     if table.keyed and change.table.number != table.number:  # the table was truncated
         change = replace(change, keys=index_keys(change.table, change.batch, WIDEST.key_bytes, table.number))
     _check_deletes(table, delete=change.delete)
@@ -500,7 +592,21 @@ def _renewed(change: TableChange, table: Table, limits: Limits = DEFAULT) -> Tab
                 f" in rows of version {change.table.schema_id}: load the table again"
             )
     shape = Projection(change.table, table, "null" if change.delete else "default")
-    return replace(change, table=table, batch=shape.batch(change.batch), message=None)
+    made = replace(change, table=table, batch=shape.batch(change.batch), message=None)
+    if table.contract is None or change.delete or table.contract == change.table.contract:
+        return made
+    return _ruled_again(made, number)
+
+
+def _ruled_again(change: TableChange, number: int) -> TableChange:
+    """The change under a contract that was applied while it waited."""
+    refuses = change.refuses_letters or change.is_shown
+    rules = contract_rows.rules_of(change.table)
+    _, _, outcome = _ruled(rules, change.batch, change.given, change.marks, number, refuses=refuses)
+    if outcome.stays is not None:
+        change = change.taken(outcome.stays)
+    broken = (*change.outcome.broken, *outcome.broken)
+    return replace(change, outcome=Outcome(broken, letters=outcome.letters))
 
 
 def _routed(

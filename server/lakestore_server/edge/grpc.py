@@ -221,6 +221,7 @@ STRANGERS_MAX, STRANGER_SECONDS = 64, 2.0
 _CODES = {
     "Invalid": grpc.StatusCode.INVALID_ARGUMENT,
     "NothingToKeep": grpc.StatusCode.INVALID_ARGUMENT,
+    "Violated": grpc.StatusCode.INVALID_ARGUMENT,
     "NotFound": grpc.StatusCode.NOT_FOUND,
     "PlanExpired": grpc.StatusCode.NOT_FOUND,
     "Conflict": grpc.StatusCode.ALREADY_EXISTS,

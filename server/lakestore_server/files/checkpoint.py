@@ -80,9 +80,11 @@ _OPTION_KEYS = {
 
 
 def result_list(result: ChangeResult) -> list[Any]:
-    """The stored form of a change's result. The last three counts are stored only if one of them is not zero."""
+    """The stored form of a change's result. The last counts are stored only if one of them is not zero."""
     counts = [result.table, result.inserted, result.updated, result.deleted, result.not_found, result.schema_id]
     merged = [result.ignored, result.unchanged, result.folded]
+    if result.dead_letters:
+        return [*counts, *merged, result.dead_letters]
     return [*counts, *merged] if any(merged) else counts
 
 

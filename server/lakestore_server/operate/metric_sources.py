@@ -167,6 +167,11 @@ def refusals(moment: Moment) -> Iterator[Sample]:
         yield (kind,), count
 
 
+def violations(moment: Moment) -> Iterator[Sample]:
+    """Rows that broke a rule of their table's contract, by table, rule and action."""
+    yield from moment.engine.totals.violations.by_rule()
+
+
 def query_deaths(moment: Moment) -> Iterator[Sample]:
     """Query processes that a signal ended, by signal."""
     for name, count in sorted(moment.sources.query_deaths.by_signal.items()):

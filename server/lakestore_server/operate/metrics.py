@@ -36,6 +36,7 @@ from lakestore_server.operate.metric_sources import (
     tier_failures,
     upkeep_debts,
     upkeep_delays,
+    violations,
 )
 from lakestore_server.operate.status import kept_bytes
 
@@ -282,6 +283,14 @@ FAMILIES = (
     ),
     Family("lakestore_commits", "counter", "Journal frames written.", lambda m: m.engine.totals.frames),
     Family("lakestore_rows", "counter", "Rows that took an offset.", lambda m: m.engine.totals.rows),
+    Family(
+        "lakestore_contract_violations",
+        "counter",
+        "Rows that broke a rule of their table's contract, by table, rule and what happened to them: refuse,"
+        " dead_letter or count.",
+        violations,
+        ("table", "rule", "action"),
+    ),
     Family(
         "lakestore_journal_written_bytes", "counter", "Bytes written to the journal.", lambda m: m.engine.totals.bytes
     ),

@@ -18,6 +18,7 @@ from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore_server.catalog.catalog import Catalog, RunningRound, TableUpkeep, TierProblem
+from lakestore_server.commit.contract_rows import ViolationCounts
 from lakestore_server.commit.engine import CommitLoop, Engine
 from lakestore_server.duties.checkpoint_upload import CheckpointUpload
 from lakestore_server.duties.expiry import Expiry, Figures
@@ -146,6 +147,15 @@ class RoundStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleViolations:
+    """A rule of a contract that rows broke, and what happened to them."""
+
+    rule: str
+    action: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class ContractStatus:
     """The contract of a table, and how far it is kept."""
 
@@ -155,14 +165,18 @@ class ContractStatus:
     at_us: int
     why: str
     promises: list[PromiseFigure]
+    violations: list[RuleViolations]
+    """Rules that rows broke since the server's start."""
 
     @staticmethod
-    def of(state: TableState, duty: PromiseDuty) -> ContractStatus | None:
+    def of(state: TableState, duty: PromiseDuty, counts: ViolationCounts) -> ContractStatus | None:
         """None for a table without a contract."""
         contract = state.table.contract
         if contract is None:
             return None
-        return ContractStatus(contract.version, contract.by, contract.at_us, contract.why, duty.figures(state))
+        violations = [RuleViolations(*each) for each in counts.of_table(state.table.name)]
+        figures = duty.figures(state)
+        return ContractStatus(contract.version, contract.by, contract.at_us, contract.why, figures, violations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -571,7 +585,7 @@ class StatusReader:
             tier_problem=self._catalog.tier_problem(uuid),
             lake=self.lakes.figures_of(uuid),
             upkeep=self._catalog.table_upkeep.get(uuid),
-            contract=ContractStatus.of(state, self.promises),
+            contract=ContractStatus.of(state, self.promises, self._engine.totals.violations),
             round=RoundStatus.of(self._catalog.running_rounds.get(uuid), self._clock.monotonic()),
         )
 

@@ -333,6 +333,8 @@ class ChangeResult:
     """Rows equal to the live row, in a table that skips them."""
     folded: int = 0
     """Rows folded into a later row of the same key."""
+    dead_letters: int = 0
+    """Rows that broke a rule of the contract and became dead letters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from lakestore.errors import Invalid
 from lakestore.kafka.bridge import spec_file
 from lakestore.kafka.bridge.spec import BatchBounds, BridgeSpec, RouteSpec
-from lakestore.kafka.bridge.tables import dead_letter_table, wanted_definition, wanted_table
+from lakestore.kafka.bridge.tables import wanted_definition, wanted_table
 from lakestore.model import table_file
+from lakestore.model.dead_letter_table import definition as dead_letter_table
 from tests.support.seeds import examples
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "bridge"

@@ -17,7 +17,7 @@ from lakestore.cli.main import run_command
 from lakestore.errors import Fenced, Invalid, NotFound
 from lakestore.kafka.bridge import dead_letters
 from lakestore.kafka.bridge.dead_letters import RemovalLease, Selection
-from lakestore.kafka.bridge.tables import dead_letter_table
+from lakestore.model.dead_letter_table import definition as dead_letter_table
 
 WHEN = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)
 

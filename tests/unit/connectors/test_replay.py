@@ -26,7 +26,7 @@ from lakestore.kafka.bridge.outcome import Reject, Stage
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.replay import Replay, ReplayCounts
 from lakestore.kafka.bridge.spec import BridgeSpec, TopicSpec
-from lakestore.kafka.bridge.tables import dead_letter_table
+from lakestore.model.dead_letter_table import definition as dead_letter_table
 
 ORDERS = "d.orders"
 ALL = Selection()
