@@ -12,6 +12,7 @@
     ├── Fenced            a newer epoch took over: stop
     │   └── ProducerForgotten  the server no longer knows the producer: open it again
     ├── Denied            you have no right to this: ask the server's operator for it
+    │   ├── NeedsApproval      a proposal waits for an approver of the table: the error names it
     │   └── NotAuthenticated   send a valid token or certificate
     ├── Unavailable       try again later
     │   ├── NotLeader     the server follows another one: send it to the leader, which the error names
@@ -177,6 +178,17 @@ class Denied(LakestoreError):
     kind = "Denied"
 
 
+class NeedsApproval(Denied):
+    """The contract of the table asks for an approval of this change. It is stored as a proposal, and nothing else was
+    done. `lakestore proposals approve` by an approver makes the change."""
+
+    kind = "NeedsApproval"
+    proposal: str = ""
+    """The proposal's id."""
+    state: str = ""
+    """proposed, or rejected if an approver has refused it before."""
+
+
 class NotAuthenticated(Denied):
     """The caller is not authenticated: no token, or an unknown or expired one."""
 
@@ -281,6 +293,7 @@ KINDS: dict[str, type[LakestoreError]] = {
         Fenced,
         ProducerForgotten,
         Denied,
+        NeedsApproval,
         NotAuthenticated,
         Unavailable,
         NotLeader,
@@ -326,6 +339,8 @@ def figures_of(error: LakestoreError) -> dict[str, Any]:
         return {"earliest": error.earliest}
     if isinstance(error, NotLeader) and error.leader:
         return {"leader": error.leader}
+    if isinstance(error, NeedsApproval):
+        return {"proposal": error.proposal, "state": error.state}
     if isinstance(error, NotFresh):
         through = error.complete_through
         micros = None if through is None else (through - _EPOCH) // timedelta(microseconds=1)
@@ -338,6 +353,8 @@ def _put_figures(error: LakestoreError, figures: Mapping[str, Any]) -> None:
         error.earliest = str(figures.get("earliest", ""))
     elif isinstance(error, NotLeader):
         error.leader = str(figures.get("leader", ""))
+    elif isinstance(error, NeedsApproval):
+        error.proposal, error.state = str(figures.get("proposal", "")), str(figures.get("state", ""))
     elif isinstance(error, NotFresh):
         micros = figures.get("complete_through_us")
         error.table = str(figures.get("table", ""))
@@ -355,6 +372,7 @@ __all__ = [
     "Invalid",
     "LakestoreError",
     "LimitReached",
+    "NeedsApproval",
     "NewerFormat",
     "NotAuthenticated",
     "NotFound",

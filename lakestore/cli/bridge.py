@@ -15,7 +15,7 @@ import click
 
 from lakestore.cli.apply import lines
 from lakestore.cli.connection import json_option, open_lake, server_option
-from lakestore.cli.output import emit, emit_json, emit_log, emit_text
+from lakestore.cli.output import emit_json, emit_log, emit_text
 from lakestore.errors import Invalid, NotFound
 from lakestore.loading.reading import naming
 from lakestore.model import yaml_text
@@ -119,59 +119,6 @@ def _of_server(cluster: Cluster, source: SourceSpec, prefix: str) -> str:
     return server_file(source, prefix, found)
 
 
-_SHOWN = ("id", "table", "topic", "state", "proposed_at", "change")
-
-
-@click.group()
-def proposals() -> None:
-    """List, approve and reject the table changes that a bridge proposes."""
-
-
-@proposals.command("list")
-@click.argument("table", required=False)
-@server_option
-@json_option
-def list_proposals(table: str | None, server: str, as_json: bool) -> None:
-    """List the proposals of TABLE, or of all tables, oldest first."""
-    from lakestore.kafka.bridge.drift import proposals as stored
-
-    with open_lake(server) as lake:
-        found = stored.list_proposals(lake, table or "")
-    rows = found if as_json else [{name: each[name] for name in _SHOWN} for each in found]
-    emit(rows, as_json=as_json, empty="no proposals")
-
-
-@proposals.command()
-@click.argument("proposal", metavar="ID")
-@server_option
-@json_option
-def approve(proposal: str, server: str, as_json: bool) -> None:
-    """Change the table by proposal ID. Then replay its dead letters: lakestore dlq replay."""
-    _decide(proposal, server, as_json=as_json, approve=True)
-
-
-@proposals.command()
-@click.argument("proposal", metavar="ID")
-@server_option
-@json_option
-def reject(proposal: str, server: str, as_json: bool) -> None:
-    """Keep the table unchanged. Proposal ID is not made again."""
-    _decide(proposal, server, as_json=as_json, approve=False)
-
-
-def _decide(proposal: str, server: str, *, as_json: bool, approve: bool) -> None:
-    from lakestore.kafka.bridge.drift import proposals as stored
-
-    with open_lake(server) as lake:
-        row: dict[str, Any] = stored.decide(lake, proposal, approve=approve)
-    if as_json:
-        emit_json(row)
-        return
-    emit_text(f"{row['state']}: table {row['table']}: {row['change']}")
-    if approve:
-        emit_text(f"replay what waits for it: lakestore dlq replay {row['table']} --code waits-for-proposal")
-
-
 FAILED = 1
 _LIVE_SECONDS, _LINE_SECONDS = 1.0, 10.0
 
@@ -232,9 +179,6 @@ def bridge(
         if plan:
             return _plan(spec, lake, samples, as_json=as_json)
         return _run(spec, lake, AcceptedLoss(new, lost), metrics_port, once=once, as_json=as_json)
-
-
-bridge.add_command(proposals)
 
 
 def _run(

@@ -143,6 +143,7 @@ COMMANDS = {
     ),
     "producers": ("tables", "List the named producers, their owners, when they were last used, and their progress."),
     "profiles": ("profiles", "List the profiles: servers by name, as `lakestore login` stores them."),
+    "proposals": ("proposals", "List, approve and reject changes of tables that wait for an approver."),
     "read": ("rows", "Read TABLE: the lake and newer rows together."),
     "release": (
         "adoption",
@@ -189,6 +190,10 @@ COMMANDS = {
         "Restore the dropped TABLE; `lakestore tables --dropped` lists the candidates.",
     ),
     "verify": ("doctor", "Check TABLE: log fold = index = lake + hot, per bucket, at one cut."),
+    "who": (
+        "proposals",
+        "Show owner, delegates, approvers, contract version and the last ten decisions of TABLE.",
+    ),
     "write": ("write", "Write FILE to TABLE: a path, a folder, a glob, a URI, or - for stdin."),
 }
 """Command to its module in this package and the first sentence of its help."""

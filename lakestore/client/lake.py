@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from lakestore.client import administration, adoption, credentials, profiles, servers
+from lakestore.client import administration, adoption, credentials, profiles, proposals, servers
 from lakestore.client.administration import DroppedTable
 from lakestore.client.calls import CALL_SECONDS
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
@@ -18,13 +18,14 @@ from lakestore.client.commit import Commit
 from lakestore.client.connection import Connection
 from lakestore.client.named_writes import NamedWrites
 from lakestore.client.producer import NamedProducer
+from lakestore.client.proposals import OwnerReport
 from lakestore.client.registers import Register, Registers, drop_registers, every_register
 from lakestore.client.retry import within
 from lakestore.client.snapshot import Snapshot, requirement
 from lakestore.client.subscription import Subscription
 from lakestore.client.table import Table
 from lakestore.client.transport import Transport
-from lakestore.errors import Conflict
+from lakestore.errors import Conflict, NeedsApproval
 from lakestore.evolution import Step
 from lakestore.limits import LEASE_SECONDS_DEFAULT, WIDEST
 from lakestore.model import times
@@ -127,6 +128,26 @@ class Lake:
         With `check_only` nothing is changed.
         """
         return self._connection.alter_table(definition, steps, check_only=check_only)
+
+    def proposals(self, table: str = "") -> list[dict[str, Any]]:
+        """The changes of a table that wait for an approver, and the decided ones, oldest first; default: all tables."""
+        return proposals.list_proposals(self._connection, table)
+
+    def propose(self, definition: Definition, steps: Sequence[Step], *, change: str, **source: str) -> NeedsApproval:
+        """Store steps as a proposal unless it is there. Returns the error that names it and its state."""
+        return proposals.propose(self._connection, definition, steps, pb.Proposal(change=change, **source))
+
+    def approve(self, proposal: str, *, why: str = "") -> dict[str, Any]:
+        """Change the table by a proposal. Returns the proposal afterwards; a second approval changes nothing."""
+        return proposals.decide(self._connection, proposal, approve=True, why=why)
+
+    def reject(self, proposal: str, *, why: str = "") -> dict[str, Any]:
+        """Reject a proposal. It is not made again, and can be approved later. Returns the proposal afterwards."""
+        return proposals.decide(self._connection, proposal, approve=False, why=why)
+
+    def who(self, table: str) -> OwnerReport:
+        """Owner, delegates, approvers, contract version and the last ten decisions about a table."""
+        return proposals.owner_report(self, table)
 
     def _table(self, definition: Definition) -> Table:
         return Table(self._connection, definition)

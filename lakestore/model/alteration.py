@@ -33,7 +33,7 @@ from lakestore.evolution import (
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model import columns, times
 from lakestore.model import table as schema
-from lakestore.model.columns import Column
+from lakestore.model.columns import Column, OldName
 from lakestore.model.contract.contract import Contract
 from lakestore.model.contract.event_time import TIME_TYPE
 from lakestore.model.contract.late_data import time_columns
@@ -212,6 +212,32 @@ def _is_another_version(changed: Table, table: Table) -> bool:
     """Whether rows after the change are read or checked in another way than rows before it."""
     same = changed.columns == table.columns and layout(changed) == layout(table)
     return not same or changed.contract != table.contract
+
+
+def with_old_names(before: Table, made: Table, now_us: int) -> Table:
+    """`made`, an alteration of `before` at a time, with the names that queries may still use for renamed columns.
+
+    A contract without `oldNames` has none, so they end with it. Raises `Invalid` for a new column with such a name.
+    """
+    seconds = made.contract.schema_changes.old_names_seconds if made.contract else 0
+    if not seconds:
+        return replace(made, old_names=()) if made.old_names else made
+    columns, names = {column.id: column for column in made.columns}, {column.name.lower() for column in made.columns}
+    kept = {each.name: each for each in before.old_names}
+    for column in made.columns:
+        taken = kept.get(column.name)
+        if taken is not None and taken.id in columns and taken.id != column.id:
+            raise _refused(
+                made,
+                column.name,
+                f"cannot have this name yet: queries use it for column {columns[taken.id].name!r} until"
+                f" {times.text_of(taken.until_us)}; a contract without oldNames ends that",
+            )
+    for column in before.columns:
+        if column.id in columns and columns[column.id].name != column.name:
+            kept[column.name] = OldName(column.name, column.id, now_us + seconds * 1_000_000)
+    old = [each for each in kept.values() if each.id in columns and each.name.lower() not in names]
+    return replace(made, old_names=tuple(old))
 
 
 def layout(table: Table) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -89,6 +89,20 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class OldName:
+    """A name that a column had before a rename."""
+
+    name: str
+    id: int
+    """The column's id."""
+    until_us: int
+    """Time at which the name ends, in microseconds since 1970."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "id": self.id, "until_us": self.until_us}
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionField:
     """One field of the lake's partitioning, such as `day(created_at)` or `bucket(16, id)`."""
 

@@ -73,6 +73,10 @@ DEFINITION = outside_values.record(
         "tombstone_seconds": _SECONDS,
         "former": outside_values.list_of(outside_values.text(64), 1_000),
         "contract": outside_values.optional(document.SHAPE),
+        "old_names": outside_values.list_of(
+            outside_values.record({"name": _NAME, "id": _LONG, "until_us": _LONG}, required=("name", "id", "until_us")),
+            WIDEST.columns,
+        ),
     },
     required=("name", "columns", "primary_key", "buckets", "bucket_key", "merge", "lake"),
 )

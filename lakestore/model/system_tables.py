@@ -22,6 +22,8 @@ SLA = f"{SYSTEM_DATABASE}.sla"
 """Promises as measured: one row for each minute and promise."""
 PROGRESS = f"{SYSTEM_DATABASE}.progress"
 """The feeds of tables with a contract: one row for each, with the time up to which it is complete."""
+PROPOSALS = f"{SYSTEM_DATABASE}.proposals"
+"""Alterations that wait for a decision, and the decided ones."""
 _TIME = pa.timestamp("us", tz="UTC")
 _LAKE = {"freshness": "5m", "catalog": OWN_CATALOG}
 
@@ -43,6 +45,20 @@ def system_tables() -> tuple[Table, ...]:
             time="minute",
             rest=[("promised", pa.float64()), ("measured", pa.float64()), ("met", pa.bool_()), ("unit", pa.string())],
             lake={"partition_by": ["month(minute)"]},
+        ),
+        define(
+            PROPOSALS,
+            pa.schema(
+                [
+                    *_texts("id", "table_uuid", "table", "bridge", "topic", "change", "steps", "state", "proposed_by"),
+                    *_texts("decided_by", "why"),
+                    pa.field("proposed_at", _TIME, nullable=False),
+                    pa.field("decided_at", _TIME),
+                ]
+            ),
+            primary_key=["id"],
+            buckets=1,
+            lake=_LAKE,
         ),
         define(
             PROGRESS,

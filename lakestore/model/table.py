@@ -30,6 +30,7 @@ from lakestore.model.columns import (
     WITH_MAINTENANCE,
     Column,
     LakeOptions,
+    OldName,
     assign_ids,
     lake_options,
     max_id,
@@ -84,6 +85,8 @@ class Table:
     """Assigned by the server: the uuids of the tables that it replaced by a rescale, oldest first."""
     contract: Contract | None = None
     """The contract that commits obey; None: no rules but the definition's own."""
+    old_names: tuple[OldName, ...] = ()
+    """Assigned by the server, in the order of the renames: names that columns had and that queries may still use."""
 
     def is_same(self, other: Table) -> bool:
         """Whether this is the table of another definition, maybe before or after a rescale."""
@@ -140,6 +143,11 @@ class Table:
         """Primary key columns in key order."""
         return pa.schema([self.column(name).arrow for name in self.primary_key])
 
+    def old_name_of(self, name: str) -> Column | None:
+        """The column that had this name before a rename, while queries may use it; None for every other name."""
+        ids = {each.id for each in self.old_names if each.name == name}
+        return next((column for column in self.columns if column.id in ids), None)
+
     def column(self, name: str) -> Column:
         """The column of a name. Raises `Invalid`."""
         for column in self.columns:
@@ -187,6 +195,7 @@ class Table:
             **self._keyed_options(),
             **({"former": list(self.former)} if self.former else {}),
             **({"contract": self.contract.as_dict()} if self.contract else {}),
+            **({"old_names": [each.as_dict() for each in self.old_names]} if self.old_names else {}),
         }
 
     def _keyed_options(self) -> dict[str, Any]:
@@ -239,6 +248,7 @@ class Table:
             tombstone_seconds=data.get("tombstone_seconds", TOMBSTONE_SECONDS),
             former=tuple(data.get("former", ())),
             contract=Contract.from_dict(data.get("contract")),
+            old_names=tuple(OldName(**each) for each in data.get("old_names", ())),
         )
 
 

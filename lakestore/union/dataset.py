@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 
 from lakestore.errors import LakestoreError
 from lakestore.model.columns import SYSTEM_PREFIX
+from lakestore.model.table import Table
 from lakestore.rows import pushdown
 from lakestore.rows.condition import RowFilter, row_filter
 from lakestore.union import arrow
@@ -42,6 +43,11 @@ class Rows(ds.Dataset):  # type: ignore[misc]
         """Whether a condition that may differ from the query's is refused. A filter of a join may be wider than the
         query's condition.
         """
+
+    @property
+    def table(self) -> Table:
+        """The definition at the cut."""
+        return self._scan.table
 
     @property
     def schema(self) -> pa.Schema:

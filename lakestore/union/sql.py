@@ -30,7 +30,7 @@ from lakestore.release import needs_extra
 from lakestore.rows import condition_text, literals, pushdown
 from lakestore.rows.condition import RowTest
 from lakestore.rows.literals import short
-from lakestore.union import arrow, sql_gate, sql_text
+from lakestore.union import arrow, old_names, sql_gate, sql_text
 from lakestore.union.cut import Cut, Source, opened
 from lakestore.union.explanation import Explanation, Figures
 from lakestore.union.scan import frame_of_pandas, frame_of_polars
@@ -268,7 +268,7 @@ def _run(source: Source, query: Query, asked: Statement, tables: Callable[[], Se
     declared = sorted(known, key=lambda table: table.name not in asked.names) if asked.of_catalog else ()
     request = _Request(engine, asked, query, declared, as_one)
     if not named and not asked.past:
-        found, behind = _answer(request, {}, [])
+        found, behind = _answer(request, {}, [], {})
         return SqlResult(found, "", rows_behind=behind)
     with ExitStack() as held:
         cut = held.enter_context(opened(source, list(named), query.at, query.require)) if named else None
@@ -278,11 +278,13 @@ def _run(source: Source, query: Query, asked: Statement, tables: Callable[[], Se
         for place, (name, position) in enumerate(asked.past):
             then = held.enter_context(opened(source, [name], _position(engine, position)))
             views[sql_text.past_name(place, name)] = Rows(then, then.plan.scan(name), system, failures)
-        if cut and not query.params and views.keys() == named.keys():
+        used = {identifier.name.lower() for identifier in asked.tree.find_all(exp.Identifier)}
+        shown = old_names.spellings({name: rows.table for name, rows in views.items()}, used)
+        if cut and not query.params and views.keys() == named.keys() and shown == [{}]:
             counted = _counted(asked, cut, next(iter(views)))
             if counted is not None:
                 return counted
-        found, behind = _answer(request, views, failures)
+        found, behind = _spelled(request, views, failures, shown)
         reads = tuple(read for rows in views.values() for read in rows.reads)
         return SqlResult(found, cut.token if cut else then.token, reads, behind)
 
@@ -368,18 +370,38 @@ class _Request:
     """Tables that the query names as one quoted name, such as `"db.t"`."""
 
 
-def _answer(request: _Request, tables: Mapping[str, Rows], failures: list[LakestoreError]) -> tuple[pa.Table, int]:
+def _spelled(
+    request: _Request, tables: Mapping[str, Rows], failures: list[LakestoreError], shown: Sequence[old_names.Spelling]
+) -> tuple[pa.Table, int]:
+    """The answer with the first spelling of the columns in which DuckDB finds every name of the query."""
+    refusal: _UnboundError | None = None
+    for spelling in shown:
+        try:
+            return _answer(request, tables, failures, spelling)
+        except _UnboundError as error:
+            refusal = refusal or error
+    assert refusal is not None
+    raise Invalid(refusal.message) from refusal.__cause__
+
+
+def _answer(
+    request: _Request, tables: Mapping[str, Rows], failures: list[LakestoreError], spelling: old_names.Spelling
+) -> tuple[pa.Table, int]:
     """(the rows to keep, the number of further rows)."""
     settings = dict(request.query.settings)
     if len(request.asked.text) > PUSHED_CHARS_MAX:
         settings |= _NO_PUSHDOWN
     while True:
         try:
-            return _answered(request, tables, failures, settings)
+            return _answered(request, tables, failures, settings, spelling)
         except _RetryError as again:
             settings |= again.settings
             for rows in tables.values():
                 rows.checks &= not _NO_PUSHDOWN.items() <= settings.items()
+
+
+class _UnboundError(Invalid):
+    """DuckDB refuses the query before it reads a row."""
 
 
 class _RetryError(Exception):
@@ -391,7 +413,11 @@ class _RetryError(Exception):
 
 
 def _answered(
-    request: _Request, tables: Mapping[str, Rows], failures: list[LakestoreError], settings: Mapping[str, str]
+    request: _Request,
+    tables: Mapping[str, Rows],
+    failures: list[LakestoreError],
+    settings: Mapping[str, str],
+    spelling: old_names.Spelling,
 ) -> tuple[pa.Table, int]:
     engine, query, text = request.engine, request.query, request.asked.text
     connection = engine.connect(config=settings)
@@ -407,7 +433,7 @@ def _answered(
         connection.execute("SET lock_configuration = true")
         for number, (name, rows) in enumerate(tables.items()):
             alias = f"{SYSTEM_PREFIX}lakestore_{number}"
-            _register(connection, name, alias, rows)
+            _register(connection, name, alias, rows, spelling.get(name, {}))
             if name in request.quoted:
                 database, short = name.split(".")
                 connection.execute(f'CREATE VIEW "{name}" AS FROM {CATALOG}."{database}"."{short}"')
@@ -425,7 +451,8 @@ def _answered(
             raise _RetryError({"threads": "1"}) from error
         if _NOT_PUSHED.search(str(error)) and not _NO_PUSHDOWN.items() <= settings.items():
             raise _RetryError(_NO_PUSHDOWN) from error
-        raise Invalid(f"the query failed: {sql_text.plain(error)}") from error
+        refusal = _UnboundError if isinstance(error, engine.BinderException) else Invalid
+        raise refusal(f"the query failed: {sql_text.plain(error)}") from error
     finally:
         connection.close()
 
@@ -452,15 +479,17 @@ def _hint(name: str, tables: Callable[[], Sequence[Table]]) -> str:
     return f"; tables are named database.table{f': did you mean {known[close]}?' if close else ''}"
 
 
-def _register(connection: Any, name: str, alias: str, rows: Rows) -> None:
-    """Create a view over a table's rows.
+def _register(connection: Any, name: str, alias: str, rows: Rows, spelling: Mapping[str, str]) -> None:
+    """Create a view over a table's rows; `spelling` has its columns by the names that it shows.
 
     DuckDB cannot take a row count from a Python object. An empty branch with an estimate (`UNION ALL` with a range
     whose LIMIT is not constant) would provide it, but made the joins of TPC-H slower by up to half.
     """
     database, short = name.split(".")
     connection.register(alias, rows)
-    names = ", ".join('"' + column.replace('"', '""') + '"' for column in rows.columns)
+    shown = {**spelling} | {column: column for column in rows.columns if column in SYSTEM_TYPES} if spelling else {}
+    names = ", ".join(f"{quoted(column)} AS {quoted(name)}" for name, column in shown.items())
+    names = names or ", ".join(map(quoted, rows.columns))
     schema = f'{CATALOG}."{database}"'
     connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
     connection.execute(f'CREATE VIEW {schema}."{short}" AS SELECT {names} FROM {alias}')  # noqa: S608

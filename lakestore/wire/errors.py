@@ -37,7 +37,7 @@ EXACT_KEY = "lakestore-kind"
 ROWS_KEY = "lakestore-rows-bin"
 """The rows that a `NothingToKeep` or a `Violated` names, as `ChangesRows`."""
 FIGURES_KEY = "lakestore-figures-bin"
-"""The figures of a `NotFresh`, `NotLeader` or `PositionExpired`, as JSON."""
+"""The figures of a `NotFresh`, `NeedsApproval`, `NotLeader` or `PositionExpired`, as JSON."""
 ROWS_BYTES_MAX = 256 << 10
 """The most bytes of row numbers in an error; the first change is always complete."""
 KINDS_SINCE_5 = {
@@ -48,6 +48,7 @@ KINDS_SINCE_5 = {
     "NotFresh": "Exhausted",
     "LimitReached": "Exhausted",
     "NotLeader": "Unavailable",
+    "NeedsApproval": "Denied",
 }
 """Kinds that came with protocol 5 or later, and the wider kind that clients of every protocol know."""
 Metadata = tuple[tuple[str, str | bytes], ...]

@@ -273,10 +273,11 @@ class KnownTables:
 class Server:
     """Everything behind the ports. `close` is idempotent."""
 
+    _closed = False
     _grpc: GrpcServer | None = None
+    _tier_process: TierProcess | None = None
     _http: HttpServer | None = None
     _console: Console | None = None
-    _tier_process: TierProcess | None = None
 
     def __init__(
         self,
@@ -301,7 +302,6 @@ class Server:
         self._on_fatal = on_fatal or _no_op
         store = self._opened(disk or RealDisk(), journal_of or _journal_of(settings, clock), checkpoints)
         self.upkeep = Upkeep(self.engine, clock, checkpoints, settings.checkpoints_keep_seconds)
-        self._closed = False
         leases = Leases(clock, settings.lease_grace_seconds, settings.limits, self._may_read)
         ledger = JournalLedger(self.engine, leases, store)
         self._hold_renewal = self._secured(leases, clock)
@@ -344,6 +344,7 @@ class Server:
             presented=self.presented,
             holds=HoldVerbs(self.engine, leases, ledger.holds_from_before, settings.lease_grace_seconds),
             engine_keys=self._engine_keys,
+            owner_required=settings.owner_required,
         )
         self.sources = Sources(
             self.engine, self.upkeep, calls, leases, self.catalog, self.presented, self.service.status

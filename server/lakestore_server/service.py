@@ -20,6 +20,7 @@ from lakestore_server.catalog.adoption import Adoptions
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.dropping import Droppings, Truncations
 from lakestore_server.catalog.engine_keys import EngineKeys, StoreKeys
+from lakestore_server.catalog.proposals import Proposals
 from lakestore_server.catalog.rescaling import Rescales
 from lakestore_server.catalog.tables import Databases, TableVerbs
 from lakestore_server.catalog.tierer_epoch import TiererVerbs
@@ -63,6 +64,8 @@ class Verbs(TypedDict):
     CreateTable: Callable[[pb.CreateTableRequest], pb.TableInfo]
     DropTable: Callable[[pb.TableRequest], pb.DropTableAnswer]
     AlterTable: Callable[[pb.AlterTableRequest], pb.TableInfo]
+    ListProposals: Callable[[pb.ListProposalsRequest], pb.ListProposalsAnswer]
+    DecideProposal: Callable[[pb.DecideProposalRequest], pb.ProposalEntry]
     GetTable: Callable[[pb.TableRequest], pb.TableInfo]
     ListTables: Callable[[pb.ListTablesRequest], pb.ListTablesAnswer]
     RenameTable: Callable[[pb.RenameTableRequest], pb.TableInfo]
@@ -118,6 +121,7 @@ class _Parts:
     engine: Engine
     status: StatusVerbs
     tables: TableVerbs
+    proposals: Proposals
     droppings: Droppings
     truncations: Truncations
     adoptions: Adoptions
@@ -147,6 +151,8 @@ def _verbs(parts: _Parts) -> Verbs:
         "CreateTable": parts.tables.create_table,
         "DropTable": parts.droppings.drop_table,
         "AlterTable": parts.tables.alter_table,
+        "ListProposals": parts.proposals.list_proposals,
+        "DecideProposal": parts.proposals.decide,
         "GetTable": parts.tables.get_table,
         "ListTables": parts.tables.list_tables,
         "RenameTable": parts.tables.rename_table,
@@ -195,6 +201,11 @@ def _verbs(parts: _Parts) -> Verbs:
     }
 
 
+def _table_verbs(engine: Engine, catalog: Catalog, *, owner_required: bool) -> tuple[TableVerbs, Proposals]:
+    proposals = Proposals(engine, catalog)
+    return TableVerbs(engine, catalog, proposals.propose, owner_required=owner_required), proposals
+
+
 AnyVerbs = dict[str, Callable[..., Any]]
 _UNCONFIRMED = ("Hello", "Status", "Audit")
 """Reads that say what this server knows, also while nobody leads."""
@@ -222,9 +233,9 @@ class Service:
         presented: SnapshotTables,
         holds: HoldVerbs,
         engine_keys: EngineKeys,
+        owner_required: bool,
     ) -> None:
         self.reports = Reports(clock, engine.limits)
-        """The reports of other processes."""
         self.status = StatusReader(
             engine=engine,
             upkeep=upkeep,
@@ -238,12 +249,12 @@ class Service:
             presented=presented,
             leases=leases,
         )
-        """The source of the status."""
-        lookups, tables = Lookups(engine, Completeness(engine, clock)), TableVerbs(engine, catalog)
+        lookups = Lookups(engine, Completeness(engine, clock))
+        of_tables = _table_verbs(engine, catalog, owner_required=owner_required)
         parts = _Parts(
             engine,
             StatusVerbs(engine, leases, self.status),
-            tables,
+            *of_tables,
             Droppings(engine, catalog, dropped.wake),
             Truncations(engine, catalog, leases, upkeep.checkpointer.wake),
             Adoptions(engine, catalog, dropped.wake),
@@ -252,7 +263,7 @@ class Service:
             Databases(engine),
             producers,
             RegisterVerbs(engine),
-            CommitVerbs(engine, InsertedRows(lookups, engine.limits).add, tables.dead_letters),
+            CommitVerbs(engine, InsertedRows(lookups, engine.limits).add, of_tables[0].dead_letters),
             lookups,
             Feed(engine, subscriptions, leases, clock),
             subscriptions,

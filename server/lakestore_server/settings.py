@@ -191,6 +191,9 @@ class Settings:
     drain_seconds: float = option(20.0, low=0, high=3600)
     """Time that an orderly end may take: half of it for running calls, the rest for a last checkpoint. The next start
     reads the rest from the journal. A second signal ends the server at once."""
+    owner_required: bool = option(default=False)
+    """Whether a new table needs a contract that names its owner. Tables from before stay as they are. Tables of dead
+    letters need none."""
     log_format: str = option("text", choices=("text", "json"), flag=True)
     """The log on stderr: lines to read, or one JSON object per line."""
     log_level: str = option("info", choices=("debug", "info", "warning", "error"), flag=True)

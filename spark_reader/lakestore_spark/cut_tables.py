@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.names import POSITION_MARK
 from lakestore.model.table import Table
 from lakestore_spark.types import declared_sql, quote_name
@@ -27,6 +28,9 @@ class CutTable:
     def short_name(self) -> str:
         return f"{self.table.short_name}{POSITION_MARK}{self.token}"
 
-    def select(self, columns: Sequence[str]) -> str:
-        """A query of columns in the declared types. Catalyst merges it, so filters reach the files."""
-        return f"SELECT {', '.join(declared_sql(self.table, name) for name in columns)} FROM {self.name}"  # noqa: S608
+    def select(self, columns: Sequence[str], shown: Mapping[str, str] | None = None) -> str:
+        """A query of columns in the declared types. Catalyst merges it, so filters reach the files. `shown` has other
+        names for the table's columns, by which the query uses them."""
+        named = {**(shown or {}), **{name: name for name in columns if not shown or name in SYSTEM_TYPES}}
+        listed = ", ".join(declared_sql(self.table, column, name) for name, column in named.items())
+        return f"SELECT {listed} FROM {self.name}"  # noqa: S608

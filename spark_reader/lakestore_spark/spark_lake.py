@@ -13,6 +13,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 import sqlglot
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
 from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
@@ -26,6 +27,7 @@ from lakestore.model.table import Table
 from lakestore.model.times import At, position_text
 from lakestore.model.token import position_of
 from lakestore.union import plan
+from lakestore.union.old_names import Spelling, spellings
 from lakestore.v1.lakestore_pb2 import TableRequest
 from lakestore_spark.cut_tables import CutTable
 from lakestore_spark.types import Edit, Word, apply_edits, hint_names, is_cast, pairs, quote_name, spark_type, words_of
@@ -78,12 +80,14 @@ class Query:
             return False
         return self.tree.find(exp.TemporaryProperty) is None
 
-    def replace_tables(self, cuts: Mapping[str, CutTable]) -> str:
-        """The text with these names replaced by tables at a cut."""
+    def replace_tables(self, cuts: Mapping[str, CutTable], spelling: Spelling) -> str:
+        """The text with these names replaced by tables at a cut, whose columns have the names of the spelling."""
         system = self._system_columns()
         for cut in cuts.values():
             _check_numbered(cut.table, system)
-        queries = {name: cut.select([*cut.table.selected(None), *system]) for name, cut in cuts.items()}
+        queries = {
+            name: cut.select([*cut.table.selected(None), *system], spelling.get(name)) for name, cut in cuts.items()
+        }
         edits = [_table_edit(table, queries) for table in self._tables if _name(table) in cuts]
         known = {name.lower() for name in cuts}
         columns = (_column_edit(column, known) for column in self.tree.find_all(exp.Column))
@@ -264,7 +268,7 @@ class _Body(Protocol):
 
     def check(self, ours: Collection[str]) -> None: ...
 
-    def replace_tables(self, cuts: Mapping[str, CutTable]) -> str: ...
+    def replace_tables(self, cuts: Mapping[str, CutTable], spelling: Spelling) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,8 +306,8 @@ class Statement:
         """Refuse statements that these tables do not support, above all writes."""
         self.body.check(ours)
 
-    def replace_tables(self, cuts: Mapping[str, CutTable]) -> str:
-        return self.prefix + self.body.replace_tables(cuts)
+    def replace_tables(self, cuts: Mapping[str, CutTable], spelling: Spelling) -> str:
+        return self.prefix + self.body.replace_tables(cuts, spelling)
 
 
 class _Named:
@@ -319,7 +323,7 @@ class _Named:
     def check(self, ours: Collection[str]) -> None:
         return
 
-    def replace_tables(self, cuts: Mapping[str, CutTable]) -> str:
+    def replace_tables(self, cuts: Mapping[str, CutTable], spelling: Spelling) -> str:
         edits = [Edit(start, end, cuts[name].name) for name, start, end in self._pairs if name in cuts]
         return apply_edits(self._text, edits)
 
@@ -478,7 +482,7 @@ class SparkLakeAt:
         statement.check(ours)
         released = self._cached.release(ours) if statement.kind in _RELEASES else []
         cuts = self._cuts(ours, requirement(require_freshness, require_complete_through))
-        found = self._spark.sql(statement.replace_tables(cuts))
+        found = self._analyzed(text, statement, cuts)
         if statement.kind is Kind.CACHE:
             self._cached.mark_cached(cuts.values())
         elif statement.kind is Kind.REFRESH:
@@ -486,6 +490,18 @@ class SparkLakeAt:
         elif statement.kind is Kind.DESCRIBE:
             return declared_answer(found, cuts[ours[0]].table)
         return found
+
+    def _analyzed(self, text: str, statement: Statement, cuts: Mapping[str, CutTable]) -> DataFrame:
+        """The answer with the first spelling of the columns in which Spark finds every name of the query."""
+        words = {word.text.strip("`").lower() for word in words_of(text)}
+        refusal: AnalysisException | None = None
+        for spelling in spellings({name: cut.table for name, cut in cuts.items()}, words):
+            try:
+                return self._spark.sql(statement.replace_tables(cuts, spelling))
+            except AnalysisException as error:
+                refusal = refusal or error
+        assert refusal is not None
+        raise refusal
 
     def _is_ours(self, name: str) -> bool:
         try:

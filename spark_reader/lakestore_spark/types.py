@@ -159,12 +159,12 @@ def _field(table: Table, name: str) -> st.StructField:
     return st.StructField(name, spark_type(column.type), not column.required)
 
 
-def declared_sql(table: Table, name: str) -> str:
-    """SQL that returns a lake column in its declared type: its name, or a cast."""
-    column = quote_name(name)
+def declared_sql(table: Table, name: str, shown: str = "") -> str:
+    """SQL that returns a lake column in its declared type, under its name or the name `shown`."""
+    column, alias = quote_name(name), quote_name(shown or name)
     if name in SYSTEM_TYPES or not is_cast(table.column(name).type):
-        return column
-    return f"CAST({column} AS {_ddl(spark_type(table.column(name).type))}) AS {column}"
+        return column if alias == column else f"{column} AS {alias}"
+    return f"CAST({column} AS {_ddl(spark_type(table.column(name).type))}) AS {alias}"
 
 
 def is_cast(name: str) -> bool:

@@ -24,7 +24,7 @@ def replaced(text: str) -> str:
     statement = Statement.of(text)
     ours = [name for name in statement.names if name in CUTS]
     statement.check(ours)
-    return statement.replace_tables({name: CUTS[name] for name in ours})
+    return statement.replace_tables({name: CUTS[name] for name in ours}, {})
 
 
 READS = [

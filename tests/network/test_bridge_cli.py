@@ -304,7 +304,7 @@ def test_the_blocks_of_a_page_that_want_a_broker_run(
     page = request.node.callspec.params["on_kafka"]
     for part in (each for each in ON_KAFKA if each.page == page):
         words = words_of(part)
-        if words[:2] == ["bridge", "proposals"] and "list" in words:
+        if words[:2] == ["proposals", "list"]:
             _a_proposal(on_kafka, kafka)
         if words[0] == "dlq" and "list" in words and page == "docs/bridge.md":
             on_kafka.command(["bridge", "-f", "bridge.yaml", "--once"])
@@ -324,5 +324,5 @@ def _a_proposal(reader: Reader, kafka: SecureKafka) -> None:
     Path("bridge.yaml").write_text(reader.here(found[0]))
     reader.said = ""
     reader.command(["bridge", "-f", "bridge.yaml", "--once"])
-    reader.command(["bridge", "proposals", "list", "--json"])
+    reader.command(["proposals", "list", "--json"])
     reader.places["3f1c2b9a7d60"] = json.loads(reader.said[reader.said.index("[") :])[0]["id"]

@@ -69,7 +69,8 @@ ASKED: dict[str, list[str]] = {
     "clock": [],
     "connect": ["duckdb"],
     "dlq list": [],
-    "bridge proposals list": [],
+    "proposals list": [],
+    "who": ["shop.orders"],
     "sql": ["SELECT count(*) AS n FROM shop.orders"],
     "lookup": ["shop.orders", "1"],
     "read": ["shop.events"],
@@ -144,7 +145,7 @@ DONE: tuple[tuple[str, ...], ...] = (
 """Commands that do something, one after the other."""
 ELSEWHERE = {
     "login", "logout",  # tests.unit.cli.test_profiles
-    "bridge", "dlq replay", "dlq show", "dlq drop", "bridge proposals approve", "bridge proposals reject",
+    "bridge", "dlq replay", "dlq show", "dlq drop", "proposals approve", "proposals reject",
     "init-bridge",  # tests.network.test_bridge_cli
     "init-journal",  # tests.network.test_kafka_journal
     "journal move",  # tests.network.test_failover

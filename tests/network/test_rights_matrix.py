@@ -120,11 +120,13 @@ def principal(world: World, who: str) -> Principal:
 # Requests of RPCs, filled from the descriptors.
 
 PLAIN = set(
-    """abort address after alteration at at_least before_images born bucket buckets bytes check_only columns deep detail
+    """abort address after alteration approve at at_least before_images born bucket buckets bytes check_only columns
+    deep detail
     dry_run end epoch files folder heads hidden holder in_parts key keys lag lake_snapshot list_services live_end
-    live_only live_start location member next no_dead owner prefix primary_key problems progress protocol purge
+    live_only live_start location member next no_dead owner prefix primary_key problems progress
+    proposal propose protocol purge
     range_changes changes_max hot_bytes_max records rejected release require reviewed rights running schema_id sequence
-    service session shard start step timeline to token until upkeep where without_lake""".split()
+    service session shard start step timeline to token until upkeep where why without_lake""".split()
 )
 """Fields that name no table; left as they are."""
 PUT: dict[str, Any] = {

@@ -138,6 +138,7 @@ def test_a_row_names_what_is_owned_and_what_is_listed(method: rpc.Method) -> Non
         "ListProducers": Listing.PRODUCERS,
         "ListRegisters": Listing.REGISTERS,
         "TruncateTable": Listing.SUBSCRIPTIONS,
+        "ListProposals": Listing.PROPOSALS,
         "ListDroppedTables": Listing.DROPPED,
         "ListDatabases": Listing.DATABASES,
     }
@@ -155,6 +156,7 @@ ON_ORDERS: dict[str, tuple[Any, set[str]]] = {
     "ReplayTable": (pb.ReplayTableRequest(table="shop.orders"), {"admin"}),
     "UndropTable": (pb.UndropTableRequest(table="shop.orders"), {"admin"}),
     "DeleteWhere": (pb.DeleteWhereRequest(table="shop.orders"), {"admin"}),
+    "DecideProposal": (pb.DecideProposalRequest(table="shop.orders"), set(RIGHTS)),
     "AlterTable": (pb.AlterTableRequest(table="shop.orders"), {"admin"}),
     "GetTable": (pb.TableRequest(table="shop.orders"), set(RIGHTS)),
     "Commit": (pb.CommitRequest(changes=[pb.Change(table="shop.orders")]), {"write", "admin"}),
@@ -173,6 +175,7 @@ NOT_OF_A_TABLE = {
     "Hello": set(RIGHTS),
     "Head": set(RIGHTS),
     "ListTables": set(RIGHTS),
+    "ListProposals": set(RIGHTS),
     "ListDroppedTables": set(RIGHTS),
     "ListDatabases": set(RIGHTS),
     "ResetSubscription": {"read", "tier", "admin"},

@@ -199,7 +199,7 @@ class Reader:
 def _follows(words: list[str]) -> bool:
     """Whether a command goes on until it is ended."""
     if words[0] == "bridge":
-        return not {"--check", "--plan", "--once", "proposals"} & set(words)
+        return not {"--check", "--plan", "--once"} & set(words)
     return words[0] == "changes" and bool({"-f", "--follow"} & set(words))
 
 

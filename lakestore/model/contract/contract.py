@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lakestore.errors import Invalid
-from lakestore.model.contract import document, event_time, late_data, promises
+from lakestore.model.contract import document, event_time, late_data, ownership, promises
 from lakestore.model.contract.document import Entry, column_name, stored_columns
+from lakestore.model.contract.ownership import Ownership, SchemaPolicy
 from lakestore.model.contract.promises import Budget, Promise
 from lakestore.model.contract.rules import Rules, rules_of
 
@@ -66,6 +67,21 @@ class Contract:
         return rules_of(self.root, self.entry)
 
     @cached_property
+    def owner(self) -> Ownership | None:
+        """The principals that decide about the table; None if the document names no owner."""
+        return ownership.read_owner(self.properties)
+
+    @cached_property
+    def schema_changes(self) -> SchemaPolicy:
+        """The policy of changes of columns."""
+        return ownership.read_policy(self.properties, self.owner)
+
+    def is_same_but_owner(self, other: Contract) -> bool:
+        """Whether two contracts differ in nothing but the owner, the delegates and the approvers."""
+        one, two = (ownership.without_owner(each.root.value) for each in (self, other))
+        return self.object == other.object and bool(one == two)
+
+    @cached_property
     def column_ids(self) -> dict[str, int]:
         """Name in the document to column id."""
         return dict(self.bound)
@@ -88,6 +104,7 @@ class Contract:
         event_time.check(self, table)
         late_data.check(self, table)
         promises.check(self, table)
+        _ = self.schema_changes
         ids = {column.id for column in table.columns}
         for name, number in self.bound:
             if number not in ids:

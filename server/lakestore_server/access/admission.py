@@ -16,6 +16,7 @@ from lakestore_server.access import ownership, policy, principals
 from lakestore_server.access.callers import Access, Caller
 from lakestore_server.access.finders import HttpRequestFacts, TableFacts
 from lakestore_server.access.policy import Row
+from lakestore_server.access.principals import Principal
 from lakestore_server.host import event_log
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.rate_limited_log import RateLimitedLog
@@ -157,6 +158,11 @@ class RpcCall:
     def owner(self) -> str:
         """The principal whose quota the call uses; empty on a server without principals."""
         return self._caller.counted_as if self._caller else ""
+
+    @property
+    def principal(self) -> Principal:
+        """The principal for whom the call is answered."""
+        return self._caller.principal if self._caller else principals.NOBODY
 
     def request(self, request: Any) -> Any:
         """The request as the server must see it, or `Denied` or `NotLeader`. Each request of a stream is checked."""

@@ -24,9 +24,7 @@ from lakestore_server.access.policy import Listing, Own, Row
 from lakestore_server.access.principals import EVERYTHING
 
 UNTOLD = "an administrator sees why"
-_WITH_OWNER = (
-    pb.CreateTableRequest,
-    pb.AlterTableRequest,
+_COUNTED = (
     pb.HeadRequest,
     pb.PlanRequest,
     pb.ChangesRequest,
@@ -38,7 +36,7 @@ _WITH_OWNER = (
     pb.ReportRequest,
     pb.StoreKeyRequest,
 )
-"""Requests that use a principal's quota, create something that only this principal may use, or are audited."""
+"""Requests that use a principal's quota or create something that only this principal may use."""
 
 
 def bind_tables(request: Any, known: TableFacts) -> None:
@@ -51,7 +49,7 @@ def bind_tables(request: Any, known: TableFacts) -> None:
 
 def to_stored_names(caller: Caller, row: Row, request: Any) -> None:
     """Replace names in a request by stored names and its lease by the granted one; `Denied` for names of others."""
-    if isinstance(request, _WITH_OWNER):
+    if isinstance(request, _COUNTED):
         request.owner = caller.counted_as
     if isinstance(request, pb.StoreKeyRequest):
         request.rights[:] = [right for right in ("read", "tier") if caller.principal.may(right, EVERYTHING)]
@@ -142,6 +140,12 @@ def _cut_dropped(caller: Caller, answer: pb.ListDroppedTablesAnswer) -> None:
     answer.tables.extend(seen)
 
 
+def _cut_proposals(caller: Caller, answer: pb.ListProposalsAnswer) -> None:
+    seen = [deepcopy(each) for each in answer.proposals if caller.principal.sees(each.table)]
+    del answer.proposals[:]
+    answer.proposals.extend(seen)
+
+
 def _cut_databases(caller: Caller, answer: pb.ListDatabasesAnswer) -> None:
     """Leave only databases in which the caller sees a table or may make one."""
     principal = caller.principal
@@ -223,6 +227,7 @@ def _cut_status(caller: Caller, answer: pb.StatusAnswer) -> None:
 _CUTS: dict[Listing, Callable[[Caller, Any], None]] = {
     Listing.TABLES: _cut_tables,
     Listing.DROPPED: _cut_dropped,
+    Listing.PROPOSALS: _cut_proposals,
     Listing.DATABASES: _cut_databases,
     Listing.STATUS: _cut_status,
     Listing.SUBSCRIPTIONS: _cut_subscriptions,

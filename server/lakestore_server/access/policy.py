@@ -109,6 +109,7 @@ class Listing(Enum):
 
     TABLES = "tables with some right"
     DROPPED = "dropped tables with some right"
+    PROPOSALS = "proposals of tables with some right"
     DATABASES = "databases with a table that may be seen"
     STATUS = "tables with some right, in the status"
     SUBSCRIPTIONS = "the principal's own subscriptions"
@@ -227,6 +228,8 @@ _OWN_RPCS = (
     _rpc("CreateTable", finders.definition_field, "the name in `definition`"),
     _rpc("DropTable", finders.table_field, _NAMED),
     _rpc("AlterTable", finders.table_field, _NAMED),
+    _rpc("ListProposals", finders.no_table, lists=Listing.PROPOSALS),
+    _rpc("DecideProposal", finders.table_field, "`table`; the verb asks for an approver, or `admin` without an owner"),
     _rpc("GetTable", finders.table_field, _NAMED),
     _rpc("ListTables", finders.no_table, lists=Listing.TABLES),
     _rpc("RenameTable", finders.both_names, "both names"),

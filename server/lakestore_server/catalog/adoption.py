@@ -19,12 +19,23 @@ from lakestore.model.outside_values import shown_name
 from lakestore.model.table import Table, refuse_system_database
 from lakestore.model.types import iceberg_type, nested_count, type_name
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.catalog import catalog, gate, locations, metadata, metadata_updates, our_tables, schemas, tables
+from lakestore_server.catalog import (
+    catalog,
+    gate,
+    locations,
+    metadata,
+    metadata_updates,
+    our_tables,
+    owners,
+    schemas,
+    tables,
+)
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.contents import Name
 from lakestore_server.catalog.metadata_store import StoredMetadata
 from lakestore_server.catalog.outside_adoption import OutsideSource
 from lakestore_server.catalog.outside_tables import is_outside
+from lakestore_server.catalog.owners import Decision
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.crash_points import CrashPoint
@@ -164,6 +175,7 @@ class Adoptions:
         """End one of our tables; its lake becomes a plain Iceberg table."""
         held = self._engine.view.meant(request.table, request.table_uuid)
         held.table.refuse_change()
+        by = Decision.of_caller("release", f"table {request.table}")
         target = _name(request.new_name or request.table, "the name of a plain table")
         locations.check_name(target.table)
         locations.check_namespace(target.namespace)
@@ -201,11 +213,12 @@ class Adoptions:
             ]
             if target.namespace not in view.namespaces:
                 steps.insert(0, SetNamespace(target.namespace))
+            by.make(view, record, now.table)
             record.shelve.append(Shelving(now.table.uuid, 0))
             catalog.add_steps(view, record, *steps)
 
         try:
-            done = self._engine.operate(plan)
+            done = owners.decided(self._engine, plan)
         except LakestoreError as error:
             if error.applied == "no":
                 self._catalog.unwrite(saved)

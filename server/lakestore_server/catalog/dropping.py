@@ -17,10 +17,11 @@ from lakestore.model import times
 from lakestore.model.outside_values import shown_name
 from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.catalog import catalog, rescaling, tables
+from lakestore_server.catalog import catalog, owners, rescaling, tables
 from lakestore_server.catalog.catalog import Catalog, move_pointer
 from lakestore_server.catalog.commits import TruncatedSnapshot
 from lakestore_server.catalog.outside_tables import is_outside
+from lakestore_server.catalog.owners import Decision
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.read.leases import Leases
@@ -82,6 +83,7 @@ class Truncations:
         self, request: pb.TruncateTableRequest, held: TableState, made: TruncatedSnapshot
     ) -> tuple[TableState, View]:
         starts: list[tuple[int, ...]] = []
+        by = Decision.of_caller("truncate", f"table {held.table.name}")
 
         def plan(state: State, record: CommitRecord) -> TableState:
             now = state.view.meant(request.table, request.table_uuid or held.table.uuid)
@@ -91,6 +93,7 @@ class Truncations:
             tier = TierRecord(made.snapshot_id, heads, (0,) * len(heads), record.lsn, epoch, 0, schema_id)
             catalog.add_steps(state.view, record, replace(made.step, tiers=(tier,)))
             state.view.refuse_change(now.table)
+            by.make(state.view, record, now.table)
             rescaling.end_rescale(state.view, record, now.table.uuid)
             record.truncate.append(Truncation(now.table.uuid, state.next_number))
             starts.append(now.starts())
@@ -98,7 +101,7 @@ class Truncations:
             return now
 
         try:
-            done = self._engine.operate(plan)
+            done = owners.decided(self._engine, plan)
         except LakestoreError:
             if starts:
                 self._leases.reset_log_start(held.table.uuid, starts[0])
@@ -125,6 +128,7 @@ class Droppings:
     def drop_table(self, request: pb.TableRequest) -> pb.DropTableAnswer:
         """Drop a table, or remove a dropped one at once."""
         grace_us = self._engine.limits.drop_grace_seconds * 1_000_000
+        by = Decision.of_caller("drop", f"table {request.table}")
 
         def plan(state: State, record: CommitRecord) -> tuple[str, int]:
             view = state.view
@@ -135,6 +139,7 @@ class Droppings:
                 return uuid, 0
             table = view.meant(request.table, request.table_uuid).table
             view.refuse_change(table)
+            by.make(view, record, table)
             rescaling.end_rescale(view, record, table.uuid)
             record.shelve.append(Shelving(table.uuid, until_us))
             move_pointer(view, record, (table.namespace, table.short_name), (DROPPED, table.uuid))
@@ -144,7 +149,7 @@ class Droppings:
         is_dropped = request.purge and _is_dropped(view, request)
         held = None if is_dropped else view.meant(request.table, request.table_uuid).table
         with self._catalog.dropping(held) if held else nullcontext():
-            done = self._engine.operate(plan)
+            done = owners.decided(self._engine, plan)
         uuid, until_us = done.result
         if not until_us:
             self._wake_purge()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from lakestore.errors import Conflict, Corrupt, LakestoreError, NotFound
 from lakestore.model.table import Table
-from lakestore_server.catalog import locations, metadata, tables
+from lakestore_server.catalog import locations, metadata, owners, tables
 from lakestore_server.catalog.metadata_store import MetadataStore
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.crash_points import CrashPoint
@@ -130,7 +130,7 @@ class JournalLedger:
         return self._engine.has_idempotency_key(idempotency_key)
 
     def rename_own(self, name: str, new_name: str, key: str) -> None:
-        self._engine.operate(tables.plan(self._engine.limits, name, "", new_name, key))
+        owners.decided(self._engine, tables.plan(self._engine.limits, name, "", new_name, key))
 
     def commit(self, change: CatalogChange) -> None:
         retired: list[tuple[str, frozenset[int]]] = []

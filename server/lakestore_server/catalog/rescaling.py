@@ -17,9 +17,10 @@ from typing import Protocol
 from lakestore.errors import Conflict, Internal, Invalid, NotFound, Unavailable
 from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.catalog import catalog, tables
+from lakestore_server.catalog import catalog, owners, tables
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.outside_tables import is_outside
+from lakestore_server.catalog.owners import Decision
 from lakestore_server.commit.copied_rows import CopiedRows, StoredRows, copied_rows, store
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.request import Completion, IndexEntries, Operation
@@ -126,6 +127,7 @@ class Rescales:
         """Begin a copy. Its first rows are the rows at an LSN; None is the head at the commit that begins it."""
         engine = self._engine
         check(engine.view, source)
+        by = Decision.of_caller("rescale" if kind is CopyKind.RESCALE else "replay", f"into {copy.name}")
         first = source.versions.tables[0]
         step = self._catalog.create_own(replace(tables.as_copy(first, copy), name=source.table.name))
 
@@ -133,6 +135,8 @@ class Rescales:
             view = state.view
             now = view.meant(source.table.name, source.table.uuid)
             check(view, now)
+            if kind is CopyKind.RESCALE:
+                by.make(view, record, now.table)
             if now.versions.tables[0] != first:
                 raise Conflict(f"table {source.table.name} was changed meanwhile: try again")
             tables.check_room(state, engine.limits.tables)
@@ -146,7 +150,7 @@ class Rescales:
             catalog.add_steps(view, record, *steps)
             record.rescale.append(Rescale(now.table.uuid, copy.uuid, _ends(now, lsn), (0,) * len(now.logs), kind))
 
-        done = engine.operate(plan)
+        done = owners.decided(engine, plan)
         self._duty.wake()
         return pb.RescaleTableAnswer(token=done.view.token(), copy=copy.name)
 
@@ -282,12 +286,15 @@ def swap(
     """The commit that copies the last rows and swaps. `Conflict` if it is not possible at this moment, or if one of the
     two tables was written after the LSN `reviewed`."""
     grace_us = engine.limits.drop_grace_seconds * 1_000_000
+    by = Decision.of_caller("swap", "with the branch of its replay")
 
     def plan(state: State, record: CommitRecord) -> IndexEntries:
         view = state.view
         if view.rescales.get(expected.source) != expected:
             raise Conflict("the rescale has ended or moved")
         source, copy = view.tables[expected.source], view.tables[expected.copy]
+        if expected.is_replay:
+            by.make(view, record, source.table)
         if reviewed is not None:
             _check_reviewed(source, copy, reviewed)
         left = [(bucket, expected.done[bucket], log.head) for bucket, log in enumerate(source.logs)]
@@ -313,9 +320,7 @@ def swap(
         _swap_pointers(view, record, source.table, copy.table)
         return draft.entries
 
-    operation = Operation(plan, lambda entries: entries)
-    engine.submit(operation)
-    return operation.answer.result()
+    return owners.decided(engine, plan, lambda entries: entries)
 
 
 def _check_reviewed(source: TableState, copy: TableState, lsn: int) -> None:

@@ -10,7 +10,8 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 from lakestore import evolution
-from lakestore.errors import Conflict, Invalid, LimitReached, NotFound
+from lakestore.errors import Conflict, Invalid, LimitReached, NeedsApproval, NotFound
+from lakestore.evolution import SetContract
 from lakestore.iceberg.values import decimal_of, fixed_of
 from lakestore.limits import Limits
 from lakestore.model import alteration, dead_letter_table
@@ -22,12 +23,12 @@ from lakestore.model.names import ADOPTING
 from lakestore.model.outside_values import shown_name
 from lakestore.model.table import Table, check_database
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.catalog import catalog, locations, our_tables, schemas
+from lakestore_server.catalog import catalog, locations, our_tables, owners, schemas
 from lakestore_server.catalog.catalog import Catalog, move_pointer
 from lakestore_server.catalog.outside_tables import is_outside
+from lakestore_server.catalog.owners import Decision
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.catalog.system_tables import make_system_tables
-from lakestore_server.commit import system_rows
 from lakestore_server.commit.contract_rows import TableRules
 from lakestore_server.commit.engine import Engine
 from lakestore_server.state.catalog_change import CatalogStep, DropNamespace, SetNamespace, SetPointer
@@ -73,6 +74,7 @@ def refuse_feeds(state: State, name: str) -> None:
 
 def plan(limits: Limits, name: str, uuid: str, new_name: str, key: str = "") -> Callable[[State, CommitRecord], Table]:
     """The plan of a rename; its result is the definition under the new name."""
+    by = Decision.of_caller("rename", f"table {name} to {new_name}")
 
     def renamed(state: State, record: CommitRecord) -> Table:
         view = state.view
@@ -84,6 +86,7 @@ def plan(limits: Limits, name: str, uuid: str, new_name: str, key: str = "") -> 
             return table
         check_free(view, made, limits)
         refuse_feeds(state, name)
+        by.make(view, record, table)
         record.rename.append(Rename(table.uuid, new_name))
         move_pointer(view, record, (table.namespace, table.short_name), (made.namespace, made.short_name), key)
         return made
@@ -258,33 +261,66 @@ def stamped(made: Table, versions: Sequence[Table], by: str, record: CommitRecor
     return replace(made, contract=replace(made.contract, version=last + 1, by=by, at_us=record.time_us))
 
 
-def audit_contract(
-    view: View, record: CommitRecord, before: Table | None, made: Table, *, principal: str, why: str
-) -> None:
-    """Add the audit of a table's new or ended contract to the commit that changes it."""
-    old, new = before.contract if before else None, made.contract
-    if new == old:
-        return
-    system_rows.add_decision(
-        view,
-        record,
-        made,
-        principal=principal,
-        action="apply contract" if new else "end contract",
-        what=f"version {new.version} of the contract" if new else "the table has no contract any more",
-        why=why,
-        version=new.version if new else None,
-    )
+def altered(held: TableState, steps: Sequence[evolution.Step], limits: Limits) -> Table:
+    """The definition after the steps, or `Invalid`. Who may do that is not checked."""
+    table = held.table
+    made = alteration.apply_steps(table, steps, limits)
+    check_version(held.versions.tables[0], made)
+    _check_partition_columns(held, made)
+    if alteration.layout(made) != alteration.layout(table):
+        _check_layout(held, made)
+    if made.schema_id >= limits.schema_versions:
+        raise Invalid(
+            f"table {table.name} has had {limits.schema_versions} schema versions, the most that are kept: make a new"
+            " table"
+        )
+    return made
+
+
+def add_alteration(
+    limits: Limits, state: State, record: CommitRecord, held: TableState, steps: Sequence[evolution.Step], by: Decision
+) -> Table:
+    """Add an alteration, if its decider may make it, and the decision to a commit; returns the new definition."""
+    state.view.refuse_change(held.table)
+    refuse_adopting(held.table)
+    made = altered(held, steps, limits)
+    if made == held.table:
+        return made
+    owners.check_steps(held.table, made, steps, by)
+    if made.contract is not None and made.contract != held.table.contract:
+        TableRules(made)  # `Invalid` for a rule that no write can check
+    made = alteration.with_old_names(held.table, made, record.clock_us)
+    made = stamped(made, held.versions.tables, by.name, record)
+    record.alter += [made, *altered_copy(state.view, made)]
+    decision = by
+    if made.contract != held.table.contract and by.action == "alter":
+        decision = contract_decision(by, made.contract, [step for step in steps if not isinstance(step, SetContract)])
+    decision.add(state.view, record, made if made.contract else held.table)
+    return made
+
+
+def contract_decision(by: Decision, contract: Contract | None, others: Sequence[evolution.Step] = ()) -> Decision:
+    """The decision to apply or end a contract, with the alteration's other steps."""
+    what = f"version {contract.version} of the contract" if contract else "the table has no contract any more"
+    action = "apply contract" if contract else "end contract"
+    return replace(by, action=action, what="; ".join((what, owners.words_of(others))) if others else what)
+
+
+Propose = Callable[[Table, Sequence[evolution.Step], Decision, pb.Proposal], NeedsApproval]
+"""Stores a proposal and returns the error that names it."""
 
 
 class TableVerbs:
     """The verbs of table definitions. Thread-safe."""
 
-    def __init__(self, engine: Engine, catalog: Catalog) -> None:
+    def __init__(self, engine: Engine, catalog: Catalog, propose: Propose, *, owner_required: bool) -> None:
         self._engine, self._catalog = engine, catalog
+        self._propose, self._owner_required = propose, owner_required
 
     def create_table(self, request: pb.CreateTableRequest) -> pb.TableInfo:
-        table = replace(Table.received(request.definition), uuid=str(uuid.uuid4()), schema_id=0, former=())
+        table = replace(
+            Table.received(request.definition), uuid=str(uuid.uuid4()), schema_id=0, former=(), old_names=()
+        )
         if table.contract is not None:
             unversioned = Contract(table.contract.document, table.contract.object, why=table.contract.why)
             table = alteration.bind_contract(replace(table, contract=unversioned))
@@ -294,6 +330,7 @@ class TableVerbs:
         schema.refuse_system_database(table.namespace)
         table = self._catalog.outside.catalogs.placed(table)
         check_new(table)
+        self._check_owned(table)
         locations.check_namespace(table.namespace)
         has_letters = self._check_rules(table)
         if request.check_only:
@@ -303,21 +340,22 @@ class TableVerbs:
         if table.contract is not None:
             make_system_tables(self._engine, self._catalog)
         with self._catalog.creating(table) as step:
-            return self._created(table, step, request)
+            return self._created(table, step)
 
-    def _created(self, table: Table, step: SetPointer, request: pb.CreateTableRequest) -> pb.TableInfo:
+    def _created(self, table: Table, step: SetPointer) -> pb.TableInfo:
+        by = Decision.of_caller("apply contract", "", table.contract.why if table.contract else "")
+
         def plan(state: State, record: CommitRecord) -> Table:
             if table.name in state.view.names:
                 raise Conflict(f"table {table.name} exists already")
             check_room(state, self._engine.limits.tables)
-            made = stamped(replace(table, number=state.next_number), (), request.owner, record)
+            made = stamped(replace(table, number=state.next_number), (), by.name, record)
             record.create.append(made)
-            why = made.contract.why if made.contract else ""
-            audit_contract(state.view, record, None, made, principal=request.owner, why=why)
             steps: list[CatalogStep] = [step]
             if table.namespace not in state.view.namespaces:
                 steps.insert(0, SetNamespace(table.namespace))
             catalog.add_steps(state.view, record, *steps)
+            contract_decision(by, made.contract).add(state.view, record, made)
             return made
 
         return pb.TableInfo(definition=self._engine.operate(plan).result.to_json())
@@ -346,58 +384,84 @@ class TableVerbs:
         return letters
 
     def alter_table(self, request: pb.AlterTableRequest) -> pb.TableInfo:
-        """Change a table's definition from the next commit on."""
+        """Change a table's definition from the next commit on. `NeedsApproval` if that became a proposal."""
         steps = evolution.from_json(request.alteration)
+        contracts = [step for step in steps if isinstance(step, SetContract)]
+        why = contracts[0].why if contracts else ""
+        by = Decision.of_caller("alter", owners.words_of(steps), why)
+        if request.HasField("propose"):
+            table = self._engine.view.meant(request.table, request.table_uuid).table
+            raise self._propose(table, steps, replace(by, action="propose"), request.propose)
+
+        if request.check_only:
+            return pb.TableInfo(definition=self._checked(request, steps, by, is_shown=True).to_json())
 
         def plan(state: State, record: CommitRecord) -> Table:
             held = state.view.meant(request.table, request.table_uuid)
-            state.view.refuse_change(held.table)
-            refuse_adopting(held.table)
-            made = self._altered(held, steps, request.schema_id)
-            made = stamped(made, held.versions.tables, request.owner, record)
-            if made != held.table:
-                record.alter += [made, *altered_copy(state.view, made)]
-                why = next((step.why for step in steps if isinstance(step, evolution.SetContract)), "")
-                audit_contract(state.view, record, held.table, made, principal=request.owner, why=why)
+            self._check_alteration(held.table, request.schema_id)
+            made = add_alteration(self._engine.limits, state, record, held, steps, by)
+            self._check_new_contract(made, held.table)
             return made
 
-        if request.check_only or any(isinstance(step, evolution.SetContract) for step in steps):
-            held = self._engine.view.meant(request.table, request.table_uuid)
-            held.table.refuse_change()
-            made = self._altered(held, steps, request.schema_id)
-            if made.contract is not None and not request.check_only:
-                make_system_tables(self._engine, self._catalog)
-                if self._check_rules(made):
-                    self.dead_letters(made)  # a row that breaks a rule finds its place
-        if not request.check_only:
-            made = self._engine.operate(plan).result
-        return pb.TableInfo(definition=made.to_json())
+        try:
+            if contracts:
+                made = self._checked(request, steps, by)
+                if made.contract is not None:
+                    make_system_tables(self._engine, self._catalog)
+                    if self._check_rules(made):
+                        self.dead_letters(made)  # a row that breaks a rule finds its place
+            return pb.TableInfo(definition=self._engine.operate(plan).result.to_json())
+        except owners.ApprovalMissing as missing:
+            raise self._propose(missing.table, steps, replace(by, action="propose"), pb.Proposal()) from None
+        except (owners.OwnerDenied, owners.PolicyRefused) as verdict:
+            owners.write_refusal(self._engine, verdict)
+            raise
 
-    def _altered(self, held: TableState, steps: list[evolution.Step], schema_id: int) -> Table:
-        table, most = held.table, self._engine.limits.schema_versions
+    def _checked(
+        self, request: pb.AlterTableRequest, steps: Sequence[evolution.Step], by: Decision, *, is_shown: bool = False
+    ) -> Table:
+        """The definition as it would be. With `is_shown` a change that waits for an approval is shown as approved."""
+        held = self._engine.view.meant(request.table, request.table_uuid)
+        held.table.refuse_change()
+        self._check_alteration(held.table, request.schema_id)
+        made = altered(held, steps, self._engine.limits)
+        self._check_new_contract(made, held.table)
+        with suppress(*([owners.ApprovalMissing] if is_shown else [])):
+            owners.check_steps(held.table, made, steps, by)
+        return made
+
+    def _check_new_contract(self, made: Table, before: Table) -> None:
+        if made.contract != before.contract:
+            self._check_rules(made)
+            self._check_owned(made, before)
+
+    @staticmethod
+    def _check_alteration(table: Table, schema_id: int) -> None:
         if table.schema_id != schema_id:
             raise Conflict(
                 f"table {table.name} has schema version {table.schema_id}, the change was made for {schema_id}:"
                 " load the table again"
             )
-        made = alteration.apply_steps(table, steps, self._engine.limits)
-        if made.contract != table.contract:
-            self._check_rules(made)
-        check_version(held.versions.tables[0], made)
-        _check_partition_columns(held, made)
-        if alteration.layout(made) != alteration.layout(table):
-            _check_layout(held, made)
-        if made.schema_id >= most:
-            raise Invalid(
-                f"table {table.name} has had {most} schema versions, the most that are kept: make a new table"
-            )
-        return made
+
+    def _check_owned(self, made: Table, before: Table | None = None) -> None:
+        """`Invalid` for a table without an owner, where the server asks for one. A table from before stays as it is."""
+        if not self._owner_required or owners.owner_of(made) is not None:
+            return
+        if before is not None and owners.owner_of(before) is None:
+            return
+        with suppress(Invalid):
+            dead_letter_table.check(made, made.name.removesuffix(dead_letter_table.SUFFIX))
+            return
+        raise Invalid(
+            f"table {made.name} has no owner, and this server asks for one (owner_required): give it a contract with"
+            " the property lakestore.owner, as docs/owners.md shows"
+        )
 
     def rename_table(self, request: pb.RenameTableRequest) -> pb.TableInfo:
         made = plan(self._engine.limits, request.table, request.table_uuid, request.new_name)
         held = self._engine.view.meant(request.table, request.table_uuid).table
         with self._catalog.renaming(held, request.new_name) if request.new_name != held.name else nullcontext():
-            return pb.TableInfo(definition=self._engine.operate(made).result.to_json())
+            return pb.TableInfo(definition=owners.decided(self._engine, made).result.to_json())
 
     def get_table(self, request: pb.TableRequest) -> pb.TableInfo:
         return pb.TableInfo(definition=self._engine.view.named(request.table).table.to_json())

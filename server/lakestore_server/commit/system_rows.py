@@ -16,9 +16,12 @@ from lakestore.errors import Internal
 from lakestore.limits import WIDEST
 from lakestore.model.system_tables import AUDIT
 from lakestore.model.table import Table
+from lakestore_server.commit.build import store_as_is
 from lakestore_server.commit.draft import Draft, TableDraft
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.request import Request, TableChange, index_keys
+from lakestore_server.commit.request import IndexEntries, Request, TableChange, index_keys
+from lakestore_server.index.entry import table_prefix
+from lakestore_server.index.key_index import Index
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
 from lakestore_server.state.view import TableState, View
@@ -55,6 +58,16 @@ def add_rows(view: View, record: CommitRecord, name: str, rows: Sequence[Row]) -
     log.add(0, batch, born, born[:0])
 
 
+def put_rows(view: View, record: CommitRecord, name: str, rows: Sequence[Row], index: Index) -> IndexEntries:
+    """Add rows of a keyed system table to a commit that begins at `view`; returns their index entries. Called on the
+    commit loop."""
+    state = _state(view, name)
+    change, draft = _change(state.table, rows), Draft(record, 0, 0)
+    index.check(table_prefix(state.table.number))
+    store_as_is(TableDraft(draft, state), change, np.zeros(len(rows), dtype=np.bool_), index)
+    return draft.entries
+
+
 def append_rows(engine: Engine, name: str, rows: Sequence[Row]) -> None:
     """Write rows of a system log in a commit of their own."""
 
@@ -78,7 +91,12 @@ def delete_rows(engine: Engine, name: str, rows: Sequence[Row]) -> None:
 def _write_rows(engine: Engine, name: str, rows: Sequence[Row], *, delete: bool) -> None:
     if not rows:
         return
-    table = _state(engine.view, name).table
+    request = Request((_change(_state(engine.view, name).table, rows, delete=delete),))
+    engine.submit(request)
+    request.answer.result()
+
+
+def _change(table: Table, rows: Sequence[Row], *, delete: bool = False) -> TableChange:
     wanted = table.primary_key if delete else [column.name for column in table.columns]
     batch = pa.RecordBatch.from_pylist(
         [{name: row.get(name) for name in wanted} for row in rows], schema=table.storage_schema
@@ -86,9 +104,7 @@ def _write_rows(engine: Engine, name: str, rows: Sequence[Row], *, delete: bool)
     given = frozenset(table.column(name).id for name in wanted)
     buckets = np.zeros(batch.num_rows, dtype=np.int32)
     keys = index_keys(table, batch, WIDEST.key_bytes)
-    request = Request((TableChange(table, batch, buckets, keys, delete=delete, given=given),))
-    engine.submit(request)
-    request.answer.result()
+    return TableChange(table, batch, buckets, keys, delete=delete, given=given)
 
 
 def _state(view: View, name: str) -> TableState:

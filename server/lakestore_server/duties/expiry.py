@@ -1,4 +1,5 @@
-"""The expiry duty: deletes rows of keyed tables whose TTL is over, by ordinary deletes in the log.
+"""The expiry duty: deletes rows of keyed tables whose TTL is over, by ordinary deletes in the log. It also
+ends names that columns had before a rename.
 
 - `ExpiryBounds` finds blocks with due rows, so a round costs as much as there are due and new rows.
 - A delete applies only if the row is still live when it is committed: a row that was refreshed stays.
@@ -11,7 +12,8 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -19,12 +21,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Conflict, Exhausted, LakestoreError, NotFound, Stopped, Unavailable
+from lakestore_server.catalog.owners import Decision
+from lakestore_server.catalog.tables import altered_copy
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.worker import Worker
 from lakestore_server.read import exact_deletes
 from lakestore_server.read.exact_deletes import FoundRows
 from lakestore_server.read.rows import sent_bytes
 from lakestore_server.state.chunk import CHANGE, DELETE
+from lakestore_server.state.commit_record import CommitRecord
+from lakestore_server.state.state import State
 from lakestore_server.state.view import TableState
 
 BLOCK_ROWS = 4096
@@ -197,6 +203,9 @@ class Expiry:
             if not (now.may_delete and self._engine.is_leading):
                 return
             view = self._engine.view
+            for uuid, state in view.tables.items():
+                if any(old.until_us <= now.time_us for old in state.table.old_names) and not view.is_copy(uuid):
+                    end_old_names(self._engine, uuid, now.time_us)
             # Rows of a copy expire in its source, whose deletes the copy follows.
             tables = [state for uuid, state in view.tables.items() if state.table.ttl and not view.is_copy(uuid)]
             self._forget({state.table.uuid for state in tables})
@@ -229,6 +238,24 @@ class Expiry:
     def _forget(self, tables: set[str]) -> None:
         for key in [key for key in self._due if key[0] not in tables]:
             del self._due[key]
+
+
+def end_old_names(engine: Engine, uuid: str, now_us: int) -> None:
+    """End the names that columns had before a rename and whose time is over. The end is a commit, so readers need no
+    clock: a definition has the names that are in force at its cut."""
+
+    def plan(state: State, record: CommitRecord) -> None:
+        table = state.view.present(uuid).table
+        kept = tuple(old for old in table.old_names if old.until_us > now_us)
+        over = ", ".join(old.name for old in table.old_names if old not in kept)
+        if not over:
+            raise Conflict("they have ended")
+        made = replace(table, old_names=kept)
+        record.alter += [made, *altered_copy(state.view, made)]
+        Decision.of_caller("end old names", over).add(state.view, record, made)
+
+    with suppress(Conflict, NotFound):  # the table was dropped meanwhile
+        engine.operate(plan)
 
 
 def _failed(error: Exception) -> None:

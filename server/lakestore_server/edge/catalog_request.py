@@ -39,6 +39,7 @@ from lakestore_server.catalog.errors import (
     NoSuchView,
     NoSuchWarehouse,
 )
+from lakestore_server.catalog.owners import called_by
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.edge.leader_link import LeaderLink, SentRequest
 from lakestore_server.snapshots.presented_tables import SnapshotTables
@@ -308,9 +309,10 @@ class Endpoints:
             except LakestoreError as error:
                 return _problem(error)
             work = self._led(verb, _sent(request, data)) if changes else verb
-            answer = await run_in_threadpool(_run, lambda: work(call))
-            if isinstance(answer, Slow):
-                answer = await anyio.to_thread.run_sync(_run, answer.work, limiter=self._slow)
+            with called_by(call.principal):
+                answer = await run_in_threadpool(_run, lambda: work(call))
+                if isinstance(answer, Slow):
+                    answer = await anyio.to_thread.run_sync(_run, answer.work, limiter=self._slow)
             assert isinstance(answer, Response)
             return answer
 

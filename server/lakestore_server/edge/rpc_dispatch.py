@@ -20,6 +20,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc
 from lakestore.wire.commit_message import CommitMessage, taken_apart
 from lakestore_server.access.admission import RpcCall
+from lakestore_server.catalog.owners import called_by
 from lakestore_server.commit.engine import FOR_LEADER
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.quota import Quota, share_of
@@ -49,7 +50,7 @@ class Dispatch:
         method, verb = self._verbs[call.path]
         try:
             request = call.request(parsed(method.request, data))
-            with self._running.taken(1, call.owner), _for_leader(call):
+            with self._running.taken(1, call.owner), _for_leader(call), called_by(call.principal):
                 answered: Message = call.answer(verb(request))
             return answered.SerializeToString()
         except LakestoreError as error:

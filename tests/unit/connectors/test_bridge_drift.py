@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.cli import bridge as commands
+from lakestore.cli import proposals as commands
 from lakestore.cli.main import run_command
 from lakestore.errors import Conflict, Invalid, NotFound
 from lakestore.evolution import AddColumn, MakeOptional, RenameColumn, Step, WidenColumn
@@ -21,7 +21,6 @@ from lakestore.kafka.bridge.commit import Committer
 from lakestore.kafka.bridge.decode.avro_records import AvroRecords
 from lakestore.kafka.bridge.decode.json_records import JsonDecoder
 from lakestore.kafka.bridge.decode.registry import Registry
-from lakestore.kafka.bridge.drift import proposals
 from lakestore.kafka.bridge.drift.differences import differences
 from lakestore.kafka.bridge.drift.watching import REFRESH_SECONDS, Watch
 from lakestore.kafka.bridge.outcome import MappedBlock, Stage
@@ -165,7 +164,7 @@ def test_new_fields_and_wider_types_are_followed_in_the_block_that_has_them(
         ("who", "string"),
         ("more", "float64"),
     ]
-    assert proposals.list_proposals(lake) == []
+    assert lake.proposals() == []
 
 
 def test_a_renamed_field_goes_into_the_old_column_until_somebody_decides(
@@ -175,17 +174,17 @@ def test_a_renamed_field_goes_into_the_old_column_until_somebody_decides(
     alias = {"type": ["null", "string"], "aliases": ["who"]}
     fields: dict[str, Json] = {"id": "long", "n": "int", "customer": alias}
     assert rows(shop.sent(1, fields, {"id": 1, "n": 1, "customer": "a"})) == [{"id": 1, "n": 1, "who": "a"}]
-    (proposal,) = proposals.list_proposals(lake)
+    (proposal,) = lake.proposals()
     assert (proposal["state"], proposal["table"], proposal["topic"]) == ("proposed", "shop.orders", "orders")
-    decided = proposals.decide(lake, proposal["id"], approve=True)
+    decided = lake.approve(proposal["id"])
     assert decided["state"] == "approved"
-    assert proposals.decide(lake, proposal["id"], approve=True) == decided
+    assert lake.approve(proposal["id"]) == decided
     with pytest.raises(Conflict, match="is approved"):
-        proposals.decide(lake, proposal["id"], approve=False)
+        lake.reject(proposal["id"])
     shop.clock[0] += REFRESH_SECONDS
     found = shop.sent(1, fields, {"id": 2, "n": 1, "customer": "b"})
     assert rows(found) == [{"id": 2, "n": 1, "customer": "b"}]
-    assert [each["state"] for each in proposals.list_proposals(lake)] == ["approved"]
+    assert [each["state"] for each in lake.proposals()] == ["approved"]
 
 
 def test_a_type_that_holds_nothing_of_the_old_one_waits_in_the_dead_letters(
@@ -194,14 +193,14 @@ def test_a_type_that_holds_nothing_of_the_old_one_waits_in_the_dead_letters(
     shop = Shop(lake, registry)
     fields: dict[str, Json] = {"id": "long", "n": "string", "who": ["null", "string"]}
     mapped = shop.sent(1, fields, {"id": 1, "n": "many", "who": None}, {"id": 2, "n": "7", "who": None})
-    (proposal,) = proposals.list_proposals(lake)
+    (proposal,) = lake.proposals()
     (reject,) = mapped.rejects["shop.orders"]
     assert (reject.record, reject.stage, reject.code) == (0, Stage.SCHEMA, "waits-for-proposal")
     assert proposal["id"] in reject.sentence
-    rejected = proposals.decide(lake, proposal["id"], approve=False)
+    rejected = lake.reject(proposal["id"])
     assert rejected["state"] == "rejected"
     assert len(shop.sent(1, fields, {"id": 1, "n": "many", "who": None}).rejects["shop.orders"]) == 1
-    proposals.decide(lake, proposal["id"], approve=True)
+    lake.approve(proposal["id"])
     shop.clock[0] += REFRESH_SECONDS
     mapped = shop.sent(1, fields, {"id": 1, "n": "many", "who": None})
     assert rows(mapped) == [{"id": 1, "n_1": None, "who": None, "n": "many"}]
@@ -219,18 +218,18 @@ def test_a_column_that_changes_twice_leaves_no_proposal_that_nobody_can_approve(
     ]
     for number, (fields, value) in enumerate(versions):
         shop.sent(number, fields, {"id": number, "n": value, "who": None})
-    found = proposals.list_proposals(lake)
+    found = lake.proposals()
     assert [each["state"] for each in found] == ["proposed", "proposed"]
-    proposals.decide(lake, found[first]["id"], approve=True)
-    states = {each["id"]: each["state"] for each in proposals.list_proposals(lake)}
+    lake.approve(found[first]["id"])
+    states = {each["id"]: each["state"] for each in lake.proposals()}
     assert states == {found[first]["id"]: "approved", found[1 - first]["id"]: "superseded"}
     with pytest.raises(Conflict, match=r"earlier state of table shop\.orders and is superseded"):
-        proposals.decide(lake, found[1 - first]["id"], approve=True)
+        lake.approve(found[1 - first]["id"])
     shop.clock[0] += REFRESH_SECONDS
     fields, value = versions[1 - first]
     shop.sent(2, fields, {"id": 7, "n": value, "who": None})
-    (again,) = [each for each in proposals.list_proposals(lake) if each["state"] == "proposed"]
-    proposals.decide(lake, again["id"], approve=True)
+    (again,) = [each for each in lake.proposals() if each["state"] == "proposed"]
+    lake.approve(again["id"])
     shop.clock[0] += REFRESH_SECONDS
     assert rows(shop.sent(2, fields, {"id": 7, "n": value, "who": None}))[0]["n"] in (value, [("a", 1)])
 
@@ -239,22 +238,22 @@ def test_a_proposal_that_its_table_takes_no_more_is_superseded(lake: ls.Lake, re
     shop = Shop(lake, registry)
     fields: dict[str, Json] = {"id": "long", "n": "string", "who": ["null", "string"]}
     shop.sent(1, fields, {"id": 1, "n": "many", "who": None})
-    (proposal,) = proposals.list_proposals(lake)
+    (proposal,) = lake.proposals()
     lake.table("shop.orders").alter(RenameColumn("n", "n_1"))
     with pytest.raises(Conflict, match="is superseded"):
-        proposals.decide(lake, proposal["id"], approve=True)
-    assert [each["state"] for each in proposals.list_proposals(lake)] == ["superseded"]
+        lake.approve(proposal["id"])
+    assert [each["state"] for each in lake.proposals()] == ["superseded"]
     lake.table("shop.orders").alter(RenameColumn("n_1", "n"))
     Shop(lake, registry).sent(1, fields, {"id": 1, "n": "many", "who": None})
-    assert [each["state"] for each in proposals.list_proposals(lake)] == ["proposed"]
+    assert [each["state"] for each in lake.proposals()] == ["proposed"]
 
 
 def test_a_required_field_that_is_gone_waits(lake: ls.Lake, registry: FaultyRegistry) -> None:
     shop = Shop(lake, registry)
     mapped = shop.sent(1, {"id": "long", "who": ["null", "string"]}, {"id": 1, "who": "a"})
     assert [(each.stage, each.code) for each in mapped.rejects["shop.orders"]] == [(Stage.SCHEMA, "waits-for-proposal")]
-    (proposal,) = proposals.list_proposals(lake, "shop.orders")
-    proposals.decide(lake, proposal["id"], approve=True)
+    (proposal,) = lake.proposals("shop.orders")
+    lake.approve(proposal["id"])
     shop.clock[0] += REFRESH_SECONDS
     mapped = shop.sent(1, {"id": "long", "who": ["null", "string"]}, {"id": 1, "who": "a"})
     assert rows(mapped) == [{"id": 1, "n": None, "who": "a"}]
@@ -263,11 +262,11 @@ def test_a_required_field_that_is_gone_waits(lake: ls.Lake, registry: FaultyRegi
 def test_an_approval_that_ended_half_way_is_finished(lake: ls.Lake, registry: FaultyRegistry) -> None:
     shop = Shop(lake, registry)
     shop.sent(1, {"id": "long", "who": ["null", "string"]}, {"id": 1, "who": "a"})
-    (proposal,) = proposals.list_proposals(lake, "shop.orders")
+    (proposal,) = lake.proposals("shop.orders")
     lake.table("shop.orders").alter(MakeOptional("n"))
-    assert proposals.decide(lake, proposal["id"], approve=True)["state"] == "approved"
+    assert lake.approve(proposal["id"])["state"] == "approved"
     with pytest.raises(NotFound, match="no proposal"):
-        proposals.decide(lake, "nothing", approve=True)
+        lake.approve("nothing")
 
 
 def test_a_table_that_somebody_else_altered_is_seen(lake: ls.Lake, registry: FaultyRegistry) -> None:
@@ -296,18 +295,18 @@ def test_new_fields_of_json_wait_where_the_policy_is_to_propose(lake: ls.Lake) -
     mapped = pipeline.process(records([b'{"id": 1, "n": 2, "color": "red"}', b'{"id": 2, "n": 3}']))
     assert [row["id"] for row in rows(mapped)] == [1, 2]
     assert lake.table("shop.orders").definition == before
-    (proposal,) = proposals.list_proposals(lake)
+    (proposal,) = lake.proposals()
     assert (proposal["state"], proposal["change"]) == ("proposed", "field 'color' is new, of type string")
-    proposals.decide(lake, proposal["id"], approve=True)
+    lake.approve(proposal["id"])
     assert lake.table("shop.orders").definition.column("color").type == "string"
 
 
 def test_a_key_that_changes_its_type_has_no_steps(lake: ls.Lake, registry: FaultyRegistry) -> None:
     shop = Shop(lake, registry)
     shop.sent(1, {"id": "string", "n": "int", "who": ["null", "string"]}, {"id": "x", "n": 1, "who": None})
-    (proposal,) = proposals.list_proposals(lake)
+    (proposal,) = lake.proposals()
     with pytest.raises(Invalid, match="no steps"):
-        proposals.decide(lake, proposal["id"], approve=True)
+        lake.approve(proposal["id"])
 
 
 def test_the_commands_list_and_decide(
@@ -317,14 +316,14 @@ def test_the_commands_list_and_decide(
     alias = {"type": ["null", "string"], "aliases": ["who"]}
     shop.sent(1, {"id": "long", "n": "int", "customer": alias}, {"id": 1, "n": 1, "customer": "a"})
     monkeypatch.setattr(commands, "open_lake", lambda server: nullcontext(lake))
-    assert run_command(["bridge", "proposals", "list", "--json"]) == 0
+    assert run_command(["proposals", "list", "--json"]) == 0
     (proposal,) = json.loads(capsys.readouterr().out)
     assert (proposal["table"], proposal["state"]) == ("shop.orders", "proposed")
-    assert run_command(["bridge", "proposals", "reject", proposal["id"]]) == 0
-    assert run_command(["bridge", "proposals", "approve", proposal["id"]]) == 0
+    assert run_command(["proposals", "reject", proposal["id"]]) == 0
+    assert run_command(["proposals", "approve", proposal["id"]]) == 0
     assert "dlq replay shop.orders" in capsys.readouterr().out
     assert lake.table("shop.orders").definition.column("customer").type == "string"
-    assert run_command(["bridge", "proposals", "approve", "nothing"]) == 1
+    assert run_command(["proposals", "approve", "nothing"]) == 1
     assert "no proposal 'nothing'" in capsys.readouterr().err
     assert run_command(["bridge"]) == 2
 
@@ -345,7 +344,7 @@ def test_a_restart_makes_no_column_of_a_renamed_field(lake: ls.Lake, registry: F
         mapped = Assembly(spec, lake).pipeline(topic, "orders").process(records([body, b"\0\0\0\0\1\2"]))
         assert rows(mapped) == [{"id": 1, "n": 1 << 40, "who": "a", "more": 3}]
         assert [each.code for each in mapped.rejects["shop.orders"]] == ["short-payload"]
-    assert len(proposals.list_proposals(lake)) == 1
+    assert len(lake.proposals()) == 1
 
 
 def test_rows_under_way_while_their_table_is_altered_are_mapped_again(lake: ls.Lake, registry: FaultyRegistry) -> None:

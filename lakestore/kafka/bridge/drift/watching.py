@@ -1,7 +1,8 @@
 """A watch over one topic's tables: the tables follow the records' schema, or a proposal waits for a decision.
 
 - Tables are reloaded every few seconds, so alterations and approvals need no restart.
-- A proposal is stored before the first record that waits for it becomes a dead letter.
+- A proposal is stored before the first record that waits for it becomes a dead letter. So is a change that the table's
+  contract leaves to an approver.
 """
 
 from __future__ import annotations
@@ -10,15 +11,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.client.lake import Lake
-from lakestore.errors import Conflict, Invalid, NotFound
-from lakestore.kafka.bridge.drift import proposals
+from lakestore.errors import Conflict, Denied, Invalid, NeedsApproval, NotFound
+from lakestore.evolution import MakeOptional, WidenColumn
 from lakestore.kafka.bridge.drift.differences import Change, Differences, differences, new_fields
 from lakestore.kafka.bridge.expressions import names_origin, origins, table_name
 from lakestore.kafka.bridge.outcome import DecodedBlock, Reject, Stage
@@ -32,6 +32,7 @@ REFRESH_SECONDS = 5.0
 TRIES = 3
 """Attempts to alter a table that other processes alter too. Afterwards the watch uses the table unchanged."""
 _WAITING = (Stage.CONVERT, Stage.CONSTRAINT, Stage.SCHEMA)
+PROPOSED = "proposed"
 _LOG = logging.getLogger("lakestore.bridge")
 
 
@@ -73,7 +74,8 @@ class Watch:
         self._watched: dict[str, _Watched] = {}
         self._refused: set[tuple[str, str]] = set()
         """Refused changes by table and id. Each is logged once."""
-        self._stored: set[str] = set()
+        self._stored: dict[str, str] = {}
+        """Change to the id of its proposal."""
         self._looked: dict[str, float] = {}
 
     def follow(self, topic: str, schema: pa.Schema | None, decoded: DecodedBlock) -> DecodedBlock:
@@ -131,6 +133,9 @@ class Watch:
             if not change.waits:
                 self._proposed(name, topic, change)
         waits = {change.waits: change for change in found.propose if change.waits}
+        for change in found.follow:
+            if change.id(name) in self._stored:
+                waits |= {field: change for field in _fields_of(change)}
         self._watched[name] = _Watched(self._tables[name], schema, found.renamed, waits)
 
     def _followed(self, name: str, topic: str, changes: Sequence[Change]) -> bool:
@@ -146,7 +151,10 @@ class Watch:
     def _follow(self, name: str, topic: str, change: Change) -> None:
         try:
             self._tables[name] = self._lake.alter(self._tables[name], change.steps)
-        except Invalid as error:
+        except NeedsApproval as error:
+            self._refused.add((name, change.id(name)))
+            self._note(name, change, error)
+        except (Invalid, Denied) as error:
             self._refused.add((name, change.id(name)))
             _LOG.warning("table %s does not follow topic %s: %s; %s", name, topic, change.words, error.message)
         else:
@@ -155,12 +163,21 @@ class Watch:
     def _proposed(self, name: str, topic: str, change: Change) -> str:
         id = change.id(name)
         if id not in self._stored:
-            state = proposals.propose(self._lake, name, self._bridge, topic, change, datetime.now(UTC))
-            self._stored.add(id)
-            if state == proposals.PROPOSED:
-                text = "table %s waits for a decision on proposal %s: %s (lakestore bridge proposals list)"
-                _LOG.warning(text, name, id, change.words)
-        return id
+            said = {"bridge": self._bridge, "topic": topic}
+            error = self._lake.propose(self._tables[name], change.steps, change=change.words, **said)
+            self._note(name, change, error)
+        return self._stored[id]
+
+    def _note(self, name: str, change: Change, error: NeedsApproval) -> None:
+        self._stored[change.id(name)] = error.proposal
+        if error.state == PROPOSED:
+            text = "table %s waits for a decision on proposal %s: %s (lakestore proposals list)"
+            _LOG.warning(text, name, error.proposal, change.words)
+
+
+def _fields_of(change: Change) -> list[str]:
+    """The fields whose values may not fit before a change that the table was to follow."""
+    return [step.name for step in change.steps if isinstance(step, WidenColumn | MakeOptional)]
 
 
 def _by_table(spec: TableSpec, topic: str, decoded: DecodedBlock) -> dict[str, Ints | None]:

@@ -10,6 +10,7 @@ from lakestore.errors import Denied, Exhausted, LakestoreError
 from lakestore.wire import rpc
 from lakestore_server.access.admission import Admission, RpcCall
 from lakestore_server.access.callers import Caller
+from lakestore_server.catalog.owners import called_by
 from lakestore_server.edge.rpc_dispatch import parsed
 from lakestore_server.service import Service
 
@@ -43,7 +44,8 @@ class Rpcs:
     def answer(self, call: RpcCall, name: str, request: Any) -> Any:
         """The only answer of a call."""
         try:
-            return call.answer(self._verbs[name](call.request(request)))
+            with called_by(call.principal):
+                return call.answer(self._verbs[name](call.request(request)))
         except LakestoreError as error:
             raise call.told(error) from error
 

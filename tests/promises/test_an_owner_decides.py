@@ -1,0 +1,257 @@
+"""A table with an owner changes by its owner's rules, at every door, and every decision is in the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakestore as ls
+from lakestore.errors import Conflict, Denied, Invalid, NeedsApproval, NotFound
+from lakestore.evolution import SetContract
+from lakestore.model import dead_letter_table
+from lakestore.model.contract.contract import Contract
+from lakestore.model.table import define
+from tests.support.rights import token_of, write_auth
+from tests.support.served import Served
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("amount", pa.int32()), ("note", pa.string())])
+ADMIN = {"shop.*": ["admin"], "lakestore.*": ["read"]}
+PRINCIPALS = {
+    "root": {"*": ["admin"]},
+    "ann": ADMIN,
+    "dan": ADMIN,
+    "eve": {"shop.*": ["read"], "lakestore.*": ["read"]},
+    "mallory": ADMIN,
+    "guest": {"other.*": ["admin"]},
+}
+POLICY = "{add: allow, widen: approve, rename: approve, drop: refuse}"
+
+
+def document(owner: str = "ann", policy: str = POLICY, version: str = "1.0.0") -> str:
+    return f"""
+apiVersion: v3.2.0
+kind: DataContract
+id: orders
+version: {version}
+status: active
+schema:
+  - name: orders
+    customProperties:
+      - {{property: lakestore.owner, value: {{owner: {owner}, delegates: [dan], approvers: [eve]}}}}
+      - {{property: lakestore.schemaChanges, value: {policy}}}
+"""
+
+
+class World:
+    """A server with principals, and a table of ann's."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        auth = write_auth(folder / "auth.yaml", PRINCIPALS)
+        self.served = Served(folder / "data", ports=True, auth=str(auth), **settings)
+
+    def __enter__(self) -> World:
+        self.served.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.served.__exit__(*error)
+
+    def as_(self, who: str) -> ls.Lake:
+        return ls.connect(self.served.server.about["grpc"], token=token_of(who))
+
+    def audit(self) -> list[tuple[str, str, str]]:
+        """Principal, action and outcome of every decision, oldest first."""
+        rows = self.served.lake.table("lakestore.audit").scan().to_arrow().to_pylist()
+        return [(row["principal"], row["action"], row["outcome"]) for row in rows]
+
+    def columns(self) -> list[str]:
+        return [column.name for column in self.served.lake.table("shop.orders").definition.columns]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path) as made:
+        with made.as_("ann") as lake:
+            lake.create_table("shop.orders", SCHEMA, primary_key=["id"], buckets=1)
+            lake.table("shop.orders").alter(SetContract(document(), "orders", "it is mine"))
+        yield made
+
+
+def test_only_the_owner_or_a_delegate_changes_what_rows_mean(world: World) -> None:
+    with world.as_("mallory") as lake:
+        orders = lake.table("shop.orders")
+        for refused in (
+            lambda: orders.alter(SetContract(document("mallory"), "orders")),
+            lambda: orders.alter(SetContract("", "orders")),
+            lambda: orders.alter(retention="1d"),
+            lambda: orders.alter(deletes="refuse"),
+            lambda: orders.alter(lake={"partition_by": ["note"]}),
+            lambda: orders.alter(default={"note": "x"}),
+            lambda: orders.truncate(),
+            lambda: orders.rename("shop.mine"),
+            lambda: orders.rescale(2, wait=False),
+            lambda: lake.drop_table("shop.orders"),
+        ):
+            with pytest.raises(Denied, match="only ann, the owner of table"):
+                refused()
+        assert orders.alter(lake={"freshness": "1m"}).definition.lake.freshness_seconds == 60
+    assert world.audit()[0] == ("ann", "apply contract", "done")
+    assert world.audit()[1:11] == [
+        *[("mallory", "alter", "denied")] * 6,
+        *[("mallory", action, "denied") for action in ("truncate", "rename", "rescale", "drop")],
+    ]
+    with world.as_("dan") as lake:
+        lake.table("shop.orders").alter(retention="1d")
+        lake.table("shop.orders").alter(SetContract(document(version="1.1.0"), "orders", "more"))
+        found = lake.who("shop.orders")
+    assert (found.owner, found.delegates, found.approvers, found.version) == ("ann", ("dan",), ("eve",), 2)
+    assert found.decisions is not None
+    assert len(found.decisions) == 10
+    assert [found.decisions[0][name] for name in ("principal", "action", "what", "why", "version")] == [
+        "dan",
+        "apply contract",
+        "version 2 of the contract",
+        "more",
+        2,
+    ]
+
+
+def test_an_administrator_of_the_server_names_another_owner_and_nothing_else(world: World) -> None:
+    with world.as_("root") as lake:
+        orders = lake.table("shop.orders")
+        for text in ("", document("dan", POLICY.replace("refuse", "allow")), document("dan", version="1.1.0")):
+            with pytest.raises(Denied, match="only ann"):
+                orders.alter(SetContract(text, "orders"))
+        with pytest.raises(Denied, match="only ann"):
+            orders.alter(SetContract(document("root"), "orders"), retention="1d")
+        orders.alter(SetContract(document("dan"), "orders", "ann has left"))
+        assert lake.who("shop.orders").owner == "dan"
+    assert world.audit()[-1] == ("root", "apply contract", "done")
+    with world.as_("ann") as lake, pytest.raises(Denied, match="only dan"):
+        lake.table("shop.orders").alter(retention="1d")
+
+
+def test_changes_of_columns_obey_the_policy_whoever_asks(world: World) -> None:
+    with world.as_("mallory") as lake:
+        orders = lake.table("shop.orders")
+        orders.alter(add={"more": pa.string()})
+        with pytest.raises(Invalid, match="refuses changes of the kind 'drop'"):
+            orders.alter(drop=["note"])
+        with pytest.raises(NeedsApproval, match=r"waits for an approver \(ann, dan, eve\)") as caught:
+            orders.alter(rename={"amount": "total"}, add={"extra": pa.string()})
+        with pytest.raises(NeedsApproval) as again:
+            orders.alter(rename={"amount": "total"}, add={"extra": pa.string()})
+        assert again.value.proposal == caught.value.proposal
+        (proposal,) = lake.proposals("shop.orders")
+        assert (proposal["state"], proposal["proposed_by"]) == ("proposed", "mallory")
+        with pytest.raises(Denied, match="mallory is no approver of table"):
+            lake.approve(proposal["id"])
+        with pytest.raises(Denied, match="mallory is no approver of table"):
+            lake.reject(proposal["id"])
+    assert world.columns() == ["id", "amount", "note", "more"]
+    assert world.audit()[1:] == [
+        ("mallory", "alter", "done"),
+        ("mallory", "alter", "refused"),
+        ("mallory", "propose", "done"),
+        ("mallory", "approve", "denied"),
+        ("mallory", "reject", "denied"),
+    ]
+    with world.as_("ann") as lake, pytest.raises(Invalid, match="refuses"):
+        lake.table("shop.orders").alter(drop=["note"])
+    with world.as_("ann") as lake:
+        lake.table("shop.orders").alter(widen={"amount": "int64"})
+
+
+def test_an_approval_is_one_commit_and_a_second_one_changes_nothing(world: World) -> None:
+    with world.as_("mallory") as lake, pytest.raises(NeedsApproval) as caught:
+        lake.table("shop.orders").alter(rename={"amount": "total"})
+    with world.as_("eve") as lake:
+        approved = lake.approve(caught.value.proposal, why="fine")
+        assert (approved["state"], approved["decided_by"], approved["why"]) == ("approved", "eve", "fine")
+        before, decisions = lake.table("shop.orders").definition, world.audit()
+        assert lake.approve(caught.value.proposal) == approved  # as after a lost answer
+        assert (lake.table("shop.orders").definition, world.audit()) == (before, decisions)
+        with pytest.raises(Conflict, match="is approved"):
+            lake.reject(caught.value.proposal)
+    assert world.columns() == ["id", "total", "note"]
+    world.served.restart()
+    with world.as_("eve") as lake:
+        (kept,) = lake.proposals()
+        assert kept == approved
+        with pytest.raises(NotFound, match="no proposal 'nothing'"):
+            lake.approve("nothing")
+    with world.as_("guest") as lake:
+        assert lake.proposals() == []
+        with pytest.raises(NotFound):
+            lake.approve(caught.value.proposal)
+
+
+def test_a_rejected_proposal_is_not_made_again_and_can_be_approved_later(world: World) -> None:
+    with world.as_("mallory") as lake, pytest.raises(NeedsApproval) as caught:
+        lake.table("shop.orders").alter(rename={"amount": "total"})
+    with world.as_("eve") as lake:
+        lake.reject(caught.value.proposal)
+    with world.as_("mallory") as lake, pytest.raises(NeedsApproval, match="was rejected by eve"):
+        lake.table("shop.orders").alter(rename={"amount": "total"})
+    with world.as_("dan") as lake:
+        lake.approve(caught.value.proposal)
+    assert world.columns() == ["id", "total", "note"]
+
+
+def test_what_happened_while_a_proposal_waited_decides_whether_it_still_applies(world: World) -> None:
+    with world.as_("mallory") as lake:
+        orders = lake.table("shop.orders")
+        proposals = []
+        for change in ({"rename": {"amount": "total"}}, {"widen": {"amount": "int64"}}, {"rename": {"note": "text"}}):
+            with pytest.raises(NeedsApproval) as caught:
+                orders.alter(**change)
+            proposals.append(caught.value.proposal)
+    with world.as_("ann") as lake:
+        lake.table("shop.orders").alter(rename={"note": "remark"})
+        with pytest.raises(Conflict, match="is superseded"):
+            lake.approve(proposals[2])
+        lake.approve(proposals[0])
+        assert {row["id"]: row["state"] for row in lake.proposals()} == dict(
+            zip(proposals, ["approved", "superseded", "superseded"], strict=True)
+        )
+        lake.table("shop.orders").rename("shop.sales")
+    with world.as_("mallory") as lake, pytest.raises(NeedsApproval) as caught:
+        lake.table("shop.sales").alter(widen={"total": "int64"})
+    with world.as_("ann") as lake:
+        text = document(policy=POLICY.replace("widen: approve", "widen: refuse"))
+        lake.table("shop.sales").alter(SetContract(text, "orders"))
+    with world.as_("eve") as lake, pytest.raises(Invalid, match="refuses changes of the kind 'widen'"):
+        lake.approve(caught.value.proposal)
+
+
+def test_a_server_that_asks_for_owners_makes_no_table_without_one(tmp_path: Path) -> None:
+    with World(tmp_path, owner_required=True) as world, world.as_("ann") as lake:
+        table = define("shop.orders", SCHEMA, primary_key=["id"], buckets=1)
+        with pytest.raises(Invalid, match=r"shop\.orders has no owner, and this server asks for one"):
+            lake.create(table)
+        lake.create(replace(table, contract=Contract(document(), "orders")))
+        assert lake.who("shop.orders").owner == "ann"
+        with pytest.raises(Invalid, match="has no owner"):
+            lake.table("shop.orders").alter(SetContract("", "orders"))
+        with pytest.raises(Invalid, match="has no owner"):
+            lake.create(replace(table, name="shop.orders__dlq"))
+        lake.create(dead_letter_table.definition("shop.orders"))
+
+
+def test_without_principals_an_owner_is_a_name_and_anybody_approves(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as served:
+        served.lake.create_table("shop.orders", SCHEMA, primary_key=["id"], buckets=1)
+        orders = served.lake.table("shop.orders").alter(SetContract(document(), "orders"))
+        orders.alter(retention="1d")
+        with pytest.raises(NeedsApproval) as caught:
+            orders.alter(rename={"amount": "total"})
+        with pytest.raises(Invalid, match="refuses"):
+            orders.alter(drop=["note"])
+        served.lake.approve(caught.value.proposal)
+        assert served.lake.table("shop.orders").definition.column("total").type == "int32"
+        assert served.lake.who("shop.orders").owner == "ann"
