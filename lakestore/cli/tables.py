@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +13,7 @@ from lakestore.cli.connection import command_credentials, json_option, open_lake
 from lakestore.cli.output import duration, emit, emit_json, emit_text, screen_width, size
 from lakestore.errors import Invalid, Unavailable
 from lakestore.loading.progress import summary
+from lakestore.model.contract.contract import Contract
 from lakestore.model.table import Table
 from lakestore.model.times import text_of
 from lakestore.model.ttl import span
@@ -92,6 +94,7 @@ def describe(table: str, server: str, as_json: bool) -> None:
         "partitioned by": ", ".join(found.lake.partition_by) or "-",
         "sorted by": _order(found),
         "schema version": str(found.schema_id),
+        **(_contract_lines(found.contract, part) if found.contract else {}),
         "uuid": found.uuid,
     }
     emit_text("\n".join(f"{name:15}{value}" for name, value in lines.items()) + "\n")
@@ -111,6 +114,62 @@ def _reads_from(part: dict[str, Any]) -> dict[str, str]:
     since = part["reads_from_us"]
     shown = text_of(since)[:19].replace("T", " ") if since else f"LSN {part['reads_from_lsn']}"
     return {"readable from": f"{shown}, {part['reads_from_why']}"}
+
+
+def _contract_lines(contract: Contract, part: dict[str, Any]) -> dict[str, str]:
+    """The lines of `describe` about the contract, and how far it is kept by the status of the table."""
+    by = f" by {contract.by}" if contract.by else ""
+    why = f": {contract.why}" if contract.why else ""
+    status = part.get("contract", {})  # an older server measures nothing
+    return {
+        "contract": f"version {contract.version}{by}, {text_of(contract.at_us)[:19].replace('T', ' ')}{why}",
+        "owner": contract.owner.owner if contract.owner else "-",
+        "rules": _rules_text(contract, status.get("violations", ())),
+        "promises": "; ".join(map(promise_text, status.get("promises", ()))) or "-",
+        "budget": "; ".join(map(budget_text, status.get("budget", ()))) or "-",
+    }
+
+
+def _rules_text(contract: Contract, violations: Sequence[dict[str, Any]]) -> str:
+    """The number of rules, and the rows that broke some since the server's start."""
+    actions = {"refuse": "refused", "dead_letter": "to the dead letters", "count": "counted"}
+    rows = [f"{each['rule']} {each['rows']:,} {actions.get(each['action'], each['action'])}" for each in violations]
+    return "; ".join([f"{len(contract.rules.at_write):,} at write", *rows])
+
+
+def promise_text(figure: dict[str, Any]) -> str:
+    """A promise as measured, in words."""
+    if figure["unit"] == "s":
+        said, bound = "not measured yet", f"{duration(figure['promised'])} promised"
+        said = said if figure["measured"] is None else duration(figure["measured"])
+    else:
+        said = "not measured yet" if figure["measured"] is None else f"{figure['measured']:g} %"
+        bound = f"{figure['promised']:g} % promised"
+    return f"{figure['promise']} {said} ({bound}{', broken' if figure['met'] is False else ''})"
+
+
+def _bound_text(part: str, value: float) -> str:
+    if part == "snapshot_age":
+        return duration(value)
+    if part == "files":
+        return f"{value:,.0f}"
+    return f"{100 * value if part == 'delete_ratio' else value:.1f} %"
+
+
+def budget_text(figure: dict[str, Any]) -> str:
+    """A bound of a budget and what is there, in words."""
+    part = figure["part"]
+    used = "not counted yet" if figure["used"] is None else _bound_text(part, figure["used"])
+    exceeded = ", exceeded" if figure["exceeded"] else ""
+    return f"{part.replace('_', ' ')} {used} ({_bound_text(part, figure['bound'])} allowed{exceeded})"
+
+
+def contract_line(part: dict[str, Any]) -> str:
+    """The broken promises and the exceeded bounds of a table; empty if there are none."""
+    status = part.get("contract", {})
+    said = [promise_text(figure) for figure in status.get("promises", ()) if figure["met"] is False]
+    said += [budget_text(figure) for figure in status.get("budget", ()) if figure["exceeded"]]
+    return f"The contract of {part['name']} is not kept: {'; '.join(said)}" if said else ""
 
 
 def _keyed(table: Table) -> dict[str, str]:
@@ -162,12 +221,14 @@ def status(table: str | None, server: str, as_json: bool) -> None:
                 f"\nTable {part['name']} is not tiered, {part['tier_failures']} rounds in a row failed:"
                 f" {part['tier_problem']}"
             )
-        if said := late_line(part, found["clock"]["time_us"]):
-            emit_text(f"\n{said}")
-        if said := running_line(part):
-            emit_text(f"\n{said}")
-        if said := _upkeep(part):
-            emit_text(f"\n{said}")
+        lines = (
+            late_line(part, found["clock"]["time_us"]),
+            running_line(part),
+            _upkeep(part),
+            contract_line(part),
+        )
+        for line in filter(None, lines):
+            emit_text(f"\n{line}")
 
 
 def late_line(part: dict[str, Any], now_us: int) -> str:

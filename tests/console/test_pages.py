@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lakestore.evolution import SetContract
 from lakestore_server.operate.status import ServerStatus, StatusReader
 from lakestore_server.state.commit_record import Leader
 from tests.console.scene import LOGS, address, console_of, orders
@@ -396,6 +397,38 @@ def test_health_names_the_late_tables_that_the_list_of_tables_counts(page: Brows
         page.until("document.getElementById('behind').parentNode.innerText.includes('is a tierer running?')")
         page.js("location.hash = '#/'")
         page.until(f"{tile}.textContent === '1'")
+
+
+CONTRACT = """
+apiVersion: v3.2.0
+kind: DataContract
+id: late
+version: 1.0.0
+status: active
+schema:
+  - name: late
+    customProperties:
+      - {property: lakestore.budget, value: {files: 500, snapshotAge: 12h}}
+slaProperties: [{property: latency, value: 5, unit: s}]
+"""
+
+
+def test_the_page_of_a_table_shows_its_contract(page: Browser, tmp_path: Path) -> None:
+    with Served(tmp_path / "data", ports=True) as served:
+        table = served.lake.create_table("shop.late", SCHEMA, lake={"freshness": "10s"})
+        table.alter(SetContract(CONTRACT, "late", "<b>we</b> sell them"))
+        table.append([{SCHEMA.names[0]: 1}])
+        served.clock.advance(60)
+        served.server.service.status.promises.run_once()
+        shown(page, served)
+        page.js("location.hash = '#/t/shop.late'")
+        page.until("document.querySelector('dl.facts')?.innerText.includes('Contract')")
+        told = page.js("document.querySelector('dl.facts').innerText")
+        assert "version 1, " in told
+        assert ": <b>we</b> sell them" in told
+        assert "freshness 60 s (5.0 s promised)broken" in told.replace("\n", "")
+        assert "files not counted yet (500 allowed)" in told
+        assert page.errors == []
 
 
 def test_a_follower_says_whom_it_follows_and_links_the_leader(page: Browser, tmp_path: Path) -> None:

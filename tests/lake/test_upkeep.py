@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lakestore as ls
+from lakestore.evolution import SetContract
+from lakestore.model.contract.contract import Contract
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
 from lakestore_server.operate.metrics import text as metrics_text
-from lakestore_tiering import Tierer, compact, manifest_rewrite
+from lakestore_tiering import Tierer, compact, manifest_rewrite, orphans
 from lakestore_tiering.budgets import SLOWED_MAX, Budgets, slowed_by
 from lakestore_tiering.compact import SMALL_FILES_MIN, CompactionResult
 from lakestore_tiering.debts import COMPACTION, Debt, TableDebts
@@ -147,6 +151,88 @@ def test_rounds_are_slowed_down_and_it_is_said(caplog: pytest.LogCaptureFixture)
 )
 def test_the_slower_rounds_are_powers_of_two(waiting: int, factor: int) -> None:
     assert slowed_by(waiting, 10) == factor
+
+
+CONTRACT = """
+apiVersion: v3.2.0
+kind: DataContract
+id: items
+version: 1.0.0
+status: active
+schema:
+  - name: items
+    customProperties:
+      - property: lakestore.budget
+        value: {files: 100, deleteRatio: 0.1, snapshotAge: 1h, percent: 50}
+"""
+
+
+def test_the_budget_of_a_contract_takes_the_place_of_the_options() -> None:
+    clock, debts, plain = Clock(), TableDebts(), table_of(upkeep_files=10_000, upkeep_percent=100)
+    table = replace(plain, uuid="u", contract=Contract(CONTRACT, "items"))
+    budgets = Budgets(debts, clock)
+    budgets.spent(table, 90.0)
+    clock.now = 89.0
+    assert not budgets.may_start(table)
+    clock.now = 90.0
+    assert budgets.may_start(table)
+    debts.put(table.uuid, Debt(COMPACTION, 150))
+    debts.count_deleted(table.uuid, 1_000, 150)
+    budgets.note(table, is_running=False)
+    assert budgets.pause(table) == 20.0
+    (told,) = debts.messages()
+    assert told.spent_percent == 2.5
+    assert told.slowed == (
+        f"Rounds of {NAME} come every 20 s instead of 10s: 150 files wait for compaction, more than the contract allows"
+        " (100); 15.0% of the rows in data files are deleted, more than the contract allows (10.0%)"
+    )
+    debts.put(table.uuid, Debt(COMPACTION, 100))
+    debts.count_deleted(table.uuid, 1_000, 100)
+    assert budgets.pause(table) == 10.0
+    clock.now += 3_601.0
+    budgets.note(table, is_running=False)
+    assert debts.messages()[0].spent_percent == 0.0
+    assert budgets.pause(plain) == 10.0
+
+
+@pytest.mark.spark
+def test_the_lake_comes_back_into_the_budget_and_status_says_how_far_it_is(
+    lake: ls.Lake, server: Server, spark: SparkSession
+) -> None:
+    lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=2, lake={"target_file_bytes": 1 << 20})
+    table = lake.table(NAME).alter(SetContract(CONTRACT, "items"))
+    with Tierer(lake, spark) as tierer:
+        table.upsert(items(range(2_000)))
+        tierer.run_once(compaction=False)
+        table.upsert(items(range(300), "b"))
+        tierer.run_once(compaction=False)
+        compact.fork(tierer.tools, NAME, may_start=False)
+        assert tierer.tools.debts.deleted_share(table.definition.uuid) == pytest.approx(300 / 2_300)
+        tierer._held.report_upkeep(tierer.tools.debts.messages())
+        server.service.status.lakes.look(server.engine.view)
+        parts = budget_of(lake)
+        assert set(parts) == {"files", "delete_ratio", "snapshot_age", "percent"}
+        assert parts["delete_ratio"]["exceeded"]
+        assert parts["delete_ratio"]["used"] == pytest.approx(300 / 2_300)
+        assert not parts["files"]["exceeded"]
+        said = metrics_text(server.sources).decode()
+        assert f'lakestore_budget_bound{{part="delete_ratio",table="{NAME}"}} 0.1' in said
+        snapshots = len(spark.sql(f"SELECT * FROM lake.{NAME}.snapshots").collect())
+        assert snapshots > 1
+        tierer.run_once()
+        server.service.status.lakes.look(server.engine.view)
+        assert not budget_of(lake)["delete_ratio"]["exceeded"], "13 percent of the rows were reason to rewrite the file"
+        current = lake.table(NAME).definition
+        orphans.expire(tierer.tools, current, clock=lambda: time.time() + 3_500)
+        assert len(spark.sql(f"SELECT * FROM lake.{NAME}.snapshots").collect()) > 1
+        orphans.expire(tierer.tools, current, clock=lambda: time.time() + 3_700)
+        assert len(spark.sql(f"SELECT * FROM lake.{NAME}.snapshots").collect()) == 1
+    assert in_lake(spark) == in_table(table)
+
+
+def budget_of(lake: ls.Lake) -> dict[str, dict[str, Any]]:
+    found = json.loads(lake.transport.status(pb.StatusRequest(tables=[NAME])).status)["tables"][0]
+    return {each["part"]: each for each in found["contract"]["budget"]}
 
 
 class Told:

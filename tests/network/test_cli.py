@@ -17,6 +17,7 @@ import pytest
 import lakestore as ls
 from lakestore.cli import connect
 from lakestore.cli.main import COMMANDS, run_command
+from lakestore.evolution import SetContract
 from lakestore_spark.session import RUNTIME, STORE_RUNTIME
 from tests.support.waiting import until
 
@@ -80,6 +81,45 @@ def test_tables_and_describe(shell: Shell, orders: str) -> None:
     text = shell("describe", orders)[0]
     assert "primary-key table" in text
     assert json.loads(shell("describe", orders, "--json")[0])["buckets"] == 2
+
+
+CONTRACT = """
+apiVersion: v3.2.0
+kind: DataContract
+id: orders
+version: 1.0.0
+status: active
+schema:
+  - name: orders
+    properties: [{name: customer, logicalType: string, required: true}]
+    customProperties:
+      - {property: lakestore.onViolation, value: count}
+      - {property: lakestore.owner, value: {owner: orders-team}}
+      - {property: lakestore.budget, value: {files: 500, snapshotAge: 12h}}
+slaProperties:
+  - {property: latency, value: 0, unit: s}
+  - {property: availability, value: 99.9, unit: percent}
+"""
+
+
+def test_describe_shows_the_contract_and_status_says_what_is_not_kept(shell: Shell, orders: str, server: str) -> None:
+    assert "contract" not in shell("describe", orders)[0]
+    with ls.connect(server) as lake:
+        table = lake.table(orders).alter(SetContract(CONTRACT, "orders", "we sell them"))
+        table.upsert([{"id": 1, "amount": 1.0}])
+    text = shell("describe", orders)[0]
+    assert re.search(r"^contract +version 1, 20.*: we sell them$", text, re.MULTILINE)
+    assert re.search(r"^owner +orders-team$", text, re.MULTILINE)
+    assert re.search(r"^rules +1 at write; customer\.required 1 counted$", text, re.MULTILINE)
+    assert re.search(
+        r"^budget +files not counted yet \(500 allowed\); snapshot age .* \(12 h allowed\)$", text, re.MULTILINE
+    )
+    until(lambda: "is not kept" in shell("status", orders)[0], "the first look at the promises")
+    said = shell("status", orders)[0]
+    assert re.search(
+        rf"The contract of {orders} is not kept: freshness \d+ s \(0 s promised, broken\)$", said, re.MULTILINE
+    )
+    assert re.search(r"^promises +freshness .*broken\); availability ", shell("describe", orders)[0], re.MULTILINE)
 
 
 def test_read_in_every_form(shell: Shell, orders: str, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from lakestore.errors import Conflict, Corrupt, LakestoreError
 from lakestore.iceberg.manifest_entries import Longs
 from lakestore.iceberg.row_search import Flags
 from lakestore.model.columns import PREV
+from lakestore.model.contract.promises import upkeep_budget
+from lakestore.model.table import Table
 from lakestore.rows.ranges import Offsets, OffsetSet
 from lakestore.union.plan import TableScan
 from lakestore.union.tier_record import Record
@@ -49,12 +51,17 @@ GROUP_BYTES_MAX = 100 << 30
 _SMALL, _LARGE = 0.75, 1.8
 
 
-def rewrite_options(target_bytes: int, *, force: bool) -> dict[str, str]:
+def deleted_share_min(table: Table) -> float:
+    """The share of deleted rows at which a file of a table is rewritten: the budget must be within reach."""
+    return min(upkeep_budget(table).delete_ratio or 1.0, DELETED_SHARE_MIN)
+
+
+def rewrite_options(target_bytes: int, *, force: bool, deleted_share: float = DELETED_SHARE_MIN) -> dict[str, str]:
     """Options of Iceberg's rewrite that match `due`."""
     return {
         "target-file-size-bytes": str(target_bytes),
         "min-input-files": str(SMALL_FILES_MIN),
-        "delete-ratio-threshold": str(DELETED_SHARE_MIN),
+        "delete-ratio-threshold": str(deleted_share),
         "max-file-group-size-bytes": str(GROUP_BYTES_MAX),
         "rewrite-all": str(force).lower(),
     }
@@ -72,10 +79,10 @@ def _debt(files: FileColumns, taken: Flags, target_bytes: int) -> Debt:
     return Debt(COMPACTION, int(np.count_nonzero(taken)), why)
 
 
-def _taken(files: FileColumns, target_bytes: int) -> Flags:
+def _taken(files: FileColumns, target_bytes: int, deleted_share: float = DELETED_SHARE_MIN) -> Flags:
     """True for each file that the rewrite would take, as Iceberg's planner chooses groups of one partition."""
     wrong = (files.bytes < int(target_bytes * _SMALL)) | (files.bytes > int(target_bytes * _LARGE))
-    dirty = (files.deleted > 0) & (np.minimum(files.deleted, files.rows) >= DELETED_SHARE_MIN * files.rows)
+    dirty = (files.deleted > 0) & (np.minimum(files.deleted, files.rows) >= deleted_share * files.rows)
     chosen = np.flatnonzero(wrong | dirty)
     taken = np.zeros(len(files.bytes), np.bool_)
     if not len(chosen):
@@ -193,7 +200,8 @@ def _forked(tools: Round, scan: TableScan, lease: str, *, force: bool, may_start
         return None
     main = tools.main_files(scan.table, lake)
     files = main.columns()
-    taken = _taken(files, scan.table.lake.target_file_bytes)
+    taken = _taken(files, scan.table.lake.target_file_bytes, deleted_share_min(scan.table))
+    tools.debts.count_deleted(scan.table.uuid, int(files.rows.sum()), int(np.minimum(files.deleted, files.rows).sum()))
     debt = _debt(files, taken, scan.table.lake.target_file_bytes)
     tools.debts.put(scan.table.uuid, debt, *debts.of_manifests(main))
     whole = force or files.foreign > 0
@@ -217,7 +225,7 @@ def rewrite(tools: Round, started: Fork) -> None:
             adopted_files.rewrite(lake, started.scan.lake_table, started.branch, started.snapshot_id, started.adopted)
         tools.crash("compact-rewritten")
         return
-    options = rewrite_options(target_bytes, force=started.whole)
+    options = rewrite_options(target_bytes, force=started.whole, deleted_share=deleted_share_min(started.scan.table))
     pairs = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
     # Main may still have the columns' names and the sort order of an earlier version.
     main = started.scan.lake_table.lake

@@ -53,6 +53,8 @@ class TableDebts:
         self._lock = threading.Lock()
         self._debts: dict[str, dict[str, Debt]] = {}
         self._slowed: dict[str, str] = {}
+        self._spent: dict[str, float] = {}
+        self._deleted: dict[str, float] = {}
 
     def put(self, table_uuid: str, *debts: Debt) -> None:
         """Replace the debts of these duties."""
@@ -63,6 +65,21 @@ class TableDebts:
         """Say why a table's rounds are slowed down; empty if they are not."""
         with self._lock:
             self._slowed[table_uuid] = why
+
+    def spend(self, table_uuid: str, percent: float) -> None:
+        """Tell the percentage of the last hour that a table's compactions took."""
+        with self._lock:
+            self._spent[table_uuid] = percent
+
+    def count_deleted(self, table_uuid: str, rows: int, deleted: int) -> None:
+        """Note how many rows of a table's data files are deleted."""
+        with self._lock:
+            self._deleted[table_uuid] = deleted / rows if rows else 0.0
+
+    def deleted_share(self, table_uuid: str) -> float:
+        """The share of deleted rows in a table's data files, as last counted."""
+        with self._lock:
+            return self._deleted.get(table_uuid, 0.0)
 
     def of(self, table_uuid: str) -> dict[str, Debt]:
         """The known debts of a table, by duty."""
@@ -75,6 +92,8 @@ class TableDebts:
         with self._lock:
             self._debts = {uuid: debts for uuid, debts in self._debts.items() if uuid in known}
             self._slowed = {uuid: why for uuid, why in self._slowed.items() if uuid in known}
+            self._spent = {uuid: percent for uuid, percent in self._spent.items() if uuid in known}
+            self._deleted = {uuid: share for uuid, share in self._deleted.items() if uuid in known}
 
     def messages(self) -> list[TableUpkeep]:
         """The debts as the server is told them."""
@@ -83,6 +102,7 @@ class TableDebts:
                 TableUpkeep(
                     table_uuid=uuid,
                     slowed=self._slowed.get(uuid, ""),
+                    spent_percent=self._spent.get(uuid, 0.0),
                     debts=[UpkeepDebt(duty=each.duty, count=each.count, note=each.note) for each in debts.values()],
                 )
                 for uuid, debts in self._debts.items()

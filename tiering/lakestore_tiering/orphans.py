@@ -20,6 +20,7 @@ from lakestore.errors import Invalid
 from lakestore.iceberg import adopted_rows
 from lakestore.iceberg.places import is_in_store, place, store_errors
 from lakestore.model.columns import OWN_CATALOG
+from lakestore.model.contract.promises import upkeep_budget
 from lakestore.model.file_uri import LOCAL_PATTERN
 from lakestore.model.table import Table
 from lakestore_tiering.debts import ORPHANS, SNAPSHOTS, Debt
@@ -40,10 +41,14 @@ def expire(
 ) -> int:
     """Expire snapshots older than `snapshot_seconds` outside main's newest ones, and all beyond `snapshots`.
 
-    Returns their number. Each round rewrites all metadata, so both age and number are bounded.
+    Returns their number. Each round rewrites all metadata, so both age and number are bounded. A `snapshotAge` of the
+    contract bounds the age of all but the newest one.
     """
-    newest = min(SNAPSHOTS_KEPT, table.lake.snapshots) if keep_last is None else keep_last
-    older_than_ms = (clock() - (table.lake.snapshot_seconds if keep_seconds is None else keep_seconds)) * 1000
+    age = upkeep_budget(table).snapshot_age_seconds
+    newest = 1 if age else min(SNAPSHOTS_KEPT, table.lake.snapshots)
+    seconds = min(age or table.lake.snapshot_seconds, table.lake.snapshot_seconds)
+    newest = newest if keep_last is None else keep_last
+    older_than_ms = (clock() - (seconds if keep_seconds is None else keep_seconds)) * 1000
     with tools.turn_of(table), java_errors():
         seen, count = tools.last_seen(table), 0
         if seen is None or _gone(seen, newest, table.lake.snapshots, older_than_ms):

@@ -32,6 +32,7 @@ from lakestore.client.transport import Transport
 from lakestore.errors import Denied, Fenced, LakestoreError, Stopped, Unavailable
 from lakestore.iceberg import cache
 from lakestore.iceberg.offset_cache import OffsetCache
+from lakestore.model.contract.promises import upkeep_budget
 from lakestore.model.freshness_price import PAUSE_SECONDS
 from lakestore.model.table import Table
 from lakestore.v1.lakestore_pb2 import ListTablesRequest, TierProblem
@@ -134,6 +135,8 @@ ROUNDS_BEGUN = 64
 ROUND_THREADS = 1_024
 """All rounds that have begun. A thread is made when a round needs one."""
 ROUNDS_PER_EXPIRY = 20
+AGE_LOOKS = 10
+"""Expiries in the time of a budget's snapshot age, in a table that has one."""
 ORPHAN_CHECK_SECONDS = 6 * 3600.0
 """Seconds between two searches for orphans of one table."""
 
@@ -201,6 +204,8 @@ class Tierer:
         self.tools = Round(spark, lake.transport, hot, leases, *about, progress=RoundProgress(clock))
         self._troubles, self._server = FailedTables(), ServerOutage(lake.address, clock)
         self._rounds: dict[str, int] = {}
+        self._expired: dict[str, float] = {}
+        """Table uuid to the clock seconds of its last expiry of snapshots."""
         self._looked: dict[str, float] = {}
         self._due: dict[str, float] = {}
         """Table uuid to clock seconds."""
@@ -448,21 +453,33 @@ class Tierer:
             if flushed:
                 self._rounds[table.uuid] = self._rounds.get(table.uuid, 0) + 1
                 if self._rounds[table.uuid] % ROUNDS_PER_EXPIRY == 0:
-                    orphans.expire(self.tools, table)
+                    self._expire(table)
                     if table.uuid not in self._compacting:
                         manifest_rewrite.rewrite(self.tools, table)
+            if self._is_age_due(table):
+                self._expire(table)
             if self._clock() - self._looked.setdefault(table.uuid, float("-inf")) >= ORPHAN_CHECK_SECONDS:
                 self._looked[table.uuid] = self._clock()
                 if table.uuid not in self._compacting:
                     orphans.remove(self.tools, table)
         return flushed
 
+    def _expire(self, table: Table) -> None:
+        self._expired[table.uuid] = self._clock()
+        orphans.expire(self.tools, table)
+
+    def _is_age_due(self, table: Table) -> bool:
+        """Whether snapshots are due by the budget's age, which also bounds them in a table without rounds."""
+        age = upkeep_budget(table).snapshot_age_seconds
+        return age is not None and self._clock() - self._expired.get(table.uuid, float("-inf")) >= age / AGE_LOOKS
+
     def _forget_all_but(self, tables: list[Table]) -> None:
         """Forget dropped tables. Their compactions are abandoned, which releases the leases."""
         known = {table.uuid for table in tables}
         self._troubles.keep_only(tables)
         self.tools.debts.keep_only(known)
-        for memory in (self.tools.known, self._rounds, self._looked, self._due, self._budgets.rests, self._pace.took):
+        memories = (self.tools.known, self._rounds, self._expired, self._looked, self._due)
+        for memory in (*memories, self._budgets.rests, self._budgets.compactions, self._pace.took):
             for gone in memory.keys() - known:
                 memory.pop(gone)
         for gone in self._compacting.keys() - known:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lakestore.errors import Invalid
@@ -156,6 +156,13 @@ def _span(said: Entry) -> int:
     if match is None:
         raise said.error(f"is a span of time such as '30m', '12h' or '7d', not {excerpt(said.value)}")
     return int(int(match[1]) * _SECONDS[match[2]])
+
+
+def upkeep_budget(table: Table) -> Budget:
+    """The budget by which a table is kept: the contract's, or else the options of its lake."""
+    said = table.contract.budget if table.contract else Budget()
+    files, percent = said.files or table.lake.upkeep_files, said.percent or table.lake.upkeep_percent
+    return replace(said, files=files, percent=percent)
 
 
 def _is_share(value: object) -> bool:

@@ -108,6 +108,8 @@ class TableUpkeep:
     debts: tuple[UpkeepDebt, ...]
     slowed: str
     """Why rounds are slowed down; empty if they are not."""
+    spent_percent: float = 0.0
+    """Percent of the last hour that compactions of the table took."""
 
 
 class Catalog:

@@ -66,7 +66,8 @@ def _upkeep(said: pb.TableUpkeep) -> TableUpkeep:
         UpkeepDebt(part.duty[:DUTY_CHARACTERS_MAX], part.count, part.note[:PROBLEM_CHARACTERS_MAX])
         for part in said.debts[:DUTIES_MAX]
     )
-    return TableUpkeep(tuple(debts), said.slowed[:PROBLEM_CHARACTERS_MAX])
+    spent = said.spent_percent if 0 <= said.spent_percent <= 100 else 0.0
+    return TableUpkeep(tuple(debts), said.slowed[:PROBLEM_CHARACTERS_MAX], spent)
 
 
 def _running(said: pb.RunningRound, now: float, until: float) -> RunningRound:

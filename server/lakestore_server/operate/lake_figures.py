@@ -28,18 +28,23 @@ class LakeFigures:
     rows: int
     """Rows of the data files, including deleted rows."""
     bytes: int
+    oldest_snapshot_ms: int = 0
+    """Milliseconds since 1970 of the oldest snapshot but the current one; 0 without others."""
 
     @staticmethod
     def from_metadata(doc: Json) -> LakeFigures | None:
         """The figures in a table's metadata; None without a snapshot."""
-        if metadata.snapshot_of(doc, metadata.main_of(doc)) is None:
+        main = metadata.main_of(doc)
+        if metadata.snapshot_of(doc, main) is None:
             return None
+        others = [int(each["timestamp-ms"]) for each in doc.get("snapshots", ()) if each["snapshot-id"] != main]
         return LakeFigures(
             files=metadata.total_of(doc, "total-data-files"),
             delete_files=metadata.total_of(doc, "total-delete-files"),
             deleted_rows=metadata.total_of(doc, "total-position-deletes"),
             rows=metadata.total_of(doc, "total-records"),
             bytes=metadata.total_of(doc, "total-files-size"),
+            oldest_snapshot_ms=min(others, default=0),
         )
 
 

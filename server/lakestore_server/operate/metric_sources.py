@@ -16,6 +16,7 @@ from lakestore_server.duties.expiry import Figures
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.host.histogram import Histogram
 from lakestore_server.operate.calls import Calls
+from lakestore_server.operate.contract_status import BudgetFigure
 from lakestore_server.operate.lake_figures import LakeFigures
 from lakestore_server.operate.promises import PromiseFigure
 from lakestore_server.operate.reports import Report
@@ -146,6 +147,18 @@ def promises(figure: Callable[[PromiseFigure], float | None]) -> Callable[[Momen
             for promise in served.contract.promises if served.contract else ():
                 if (value := figure(promise)) is not None:
                     yield (served.table.name, promise.promise), value
+
+    return samples
+
+
+def budgets(figure: Callable[[BudgetFigure], float | None]) -> Callable[[Moment], Iterator[Sample]]:
+    """A figure of each bound of a budget that has one, labelled by table and part."""
+
+    def samples(moment: Moment) -> Iterator[Sample]:
+        for served in moment.status.tables:
+            for bound in served.contract.budget if served.contract else ():
+                if (value := figure(bound)) is not None:
+                    yield (served.table.name, bound.part), value
 
     return samples
 

@@ -17,6 +17,7 @@ from lakestore_server.operate.metric_sources import (
     Moment,
     Sample,
     Sources,
+    budgets,
     bytes_beyond_retention,
     calls,
     expiring,
@@ -166,6 +167,20 @@ TABLE_FAMILIES = (
         "1 while the promise is met, 0 while it is not; none while nothing can be measured.",
         promises(lambda promise: promise.met),
         ("table", "promise"),
+    ),
+    Family(
+        "lakestore_budget_bound",
+        "gauge",
+        "A bound of the contract's budget: files, share of deleted rows, seconds of snapshot age, percent of the time.",
+        budgets(lambda bound: bound.bound),
+        ("table", "part"),
+    ),
+    Family(
+        "lakestore_budget_used",
+        "gauge",
+        "The same as it is: files that wait, deleted rows, age of the oldest snapshot, compactions in the last hour.",
+        budgets(lambda bound: bound.used),
+        ("table", "part"),
     ),
     Family(
         "lakestore_retention_held_bytes",

@@ -18,7 +18,6 @@ from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore_server.catalog.catalog import Catalog, RunningRound, TableUpkeep, TierProblem
-from lakestore_server.commit.contract_rows import ViolationCounts
 from lakestore_server.commit.engine import CommitLoop, Engine
 from lakestore_server.duties.checkpoint_upload import CheckpointUpload
 from lakestore_server.duties.expiry import Expiry, Figures
@@ -28,9 +27,10 @@ from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.clock import AHEAD_US_MIN, Clock, Reading, Timekeeper
 from lakestore_server.host.supervisor import DutyState
+from lakestore_server.operate.contract_status import ContractStatus, RuleViolations, budget_figures
 from lakestore_server.operate.lake_figures import LakeFigures, Lakes
 from lakestore_server.operate.memory import MemoryStatus
-from lakestore_server.operate.promises import PromiseDuty, PromiseFigure
+from lakestore_server.operate.promises import PromiseDuty
 from lakestore_server.operate.reports import Report, Reports
 from lakestore_server.read.freshness import hot_since_us, tier_point
 from lakestore_server.read.leases import LeaseConflict, Leases
@@ -144,39 +144,6 @@ class RoundStatus:
             return None
         seconds = round(now - running.began, 1)
         return RoundStatus(running.step, seconds, running.changes, running.tasks, running.tasks_done)
-
-
-@dataclass(frozen=True, slots=True)
-class RuleViolations:
-    """A rule of a contract that rows broke, and what happened to them."""
-
-    rule: str
-    action: str
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class ContractStatus:
-    """The contract of a table, and how far it is kept."""
-
-    version: int
-    by: str
-    """The principal that applied it; empty on a server without authentication."""
-    at_us: int
-    why: str
-    promises: list[PromiseFigure]
-    violations: list[RuleViolations]
-    """Rules that rows broke since the server's start."""
-
-    @staticmethod
-    def of(state: TableState, duty: PromiseDuty, counts: ViolationCounts) -> ContractStatus | None:
-        """None for a table without a contract."""
-        contract = state.table.contract
-        if contract is None:
-            return None
-        violations = [RuleViolations(*each) for each in counts.of_table(state.table.name)]
-        figures = duty.figures(state)
-        return ContractStatus(contract.version, contract.by, contract.at_us, contract.why, figures, violations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,8 +552,24 @@ class StatusReader:
             tier_problem=self._catalog.tier_problem(uuid),
             lake=self.lakes.figures_of(uuid),
             upkeep=self._catalog.table_upkeep.get(uuid),
-            contract=ContractStatus.of(state, self.promises, self._engine.totals.violations),
+            contract=self._contract(state),
             round=RoundStatus.of(self._catalog.running_rounds.get(uuid), self._clock.monotonic()),
+        )
+
+    def _contract(self, state: TableState) -> ContractStatus | None:
+        """None for a table without a contract."""
+        table = state.table
+        if table.contract is None:
+            return None
+        upkeep, lake = self._catalog.table_upkeep.get(table.uuid), self.lakes.figures_of(table.uuid)
+        return ContractStatus(
+            version=table.contract.version,
+            by=table.contract.by,
+            at_us=table.contract.at_us,
+            why=table.contract.why,
+            promises=self.promises.figures(state),
+            violations=[RuleViolations(*each) for each in self._engine.totals.violations.of_table(table.name)],
+            budget=budget_figures(table.contract.budget, lake, upkeep, self._engine.now_us()),
         )
 
 

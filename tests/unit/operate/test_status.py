@@ -79,9 +79,14 @@ def test_figures_of_a_table_that_has_not_changed_are_not_made_again(served: Serv
 def test_the_lakes_figures_are_those_of_the_newest_snapshot_and_are_read_once(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    docs = [{"current-snapshot-id": 2, "snapshots": [{"snapshot-id": 1}, {"snapshot-id": 2, "summary": SUMMARY}]}]
+    docs = [
+        {
+            "current-snapshot-id": 2,
+            "snapshots": [{"snapshot-id": 1, "timestamp-ms": 5}, {"snapshot-id": 2, "summary": SUMMARY}],
+        }
+    ]
     assert LakeFigures.from_metadata(docs[0]) == LakeFigures(
-        files=7, delete_files=2, deleted_rows=30, rows=1000, bytes=0
+        files=7, delete_files=2, deleted_rows=30, rows=1000, bytes=0, oldest_snapshot_ms=5
     )
     assert LakeFigures.from_metadata({"current-snapshot-id": -1, "snapshots": []}) is None
     served.append("a.log", 1)

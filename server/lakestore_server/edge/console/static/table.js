@@ -71,6 +71,7 @@ function facts(app, status, definition) {
     ["Readable from", status.reads_from_us ? `${clock(status.reads_from_us)}, ${status.reads_from_why}` : `LSN ${status.reads_from_lsn}`],
     ["Log held by", (status.held_by || []).join(", ") || "nobody beyond its retention"],
     ["Schema version", count(status.schema_id)],
+    ...contract(status.contract, definition.contract),
   ];
   return h("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, value, mark]) => h("div", null, h("dt", null, name), h("dd", null, value, mark && h("span", { class: "badge warn" }, mark)))));
 }
@@ -151,6 +152,20 @@ function tailPart(app) {
 
 function round({ step, seconds, changes, tasks, tasks_done: done }) {
   return `${step}${tasks ? ` (${count(done)} of ${count(tasks)} tasks)` : ""}, for ${duration(seconds)}${changes ? `, ${plural(changes, "change")}` : ""}`;
+}
+
+function contract(status, definition) {
+  if (!status || !definition) return [];
+  const seconds = (figure, value) => (figure.unit === "s" ? duration(value) : `${value} %`);
+  const promise = (figure) => `${figure.promise} ${figure.measured === null ? "not measured yet" : seconds(figure, figure.measured)} (${seconds(figure, figure.promised)} promised)`;
+  const shown = { files: count, snapshot_age: duration, delete_ratio: (value) => `${(100 * value).toFixed(1)} %`, percent: (value) => `${value.toFixed(1)} %` };
+  const bound = (figure) => `${figure.part.replace("_", " ")} ${figure.used === null ? "not counted yet" : shown[figure.part](figure.used)} (${shown[figure.part](figure.bound)} allowed)`;
+  return [
+    ["Contract", `version ${count(status.version)}${status.by ? ` by ${status.by}` : ""}, ${clock(status.at_us)}${status.why ? `: ${status.why}` : ""}`],
+    status.violations.length && ["Broken rules", status.violations.map((each) => `${each.rule} ${plural(each.rows, "row")} (${each.action.replace("_", " ")})`).join("; ")],
+    status.promises.length && ["Promises", status.promises.map(promise).join("; "), status.promises.some((figure) => figure.met === false) && "broken"],
+    status.budget.length && ["Budget", status.budget.map(bound).join("; "), status.budget.some((figure) => figure.exceeded) && "exceeded"],
+  ];
 }
 
 function upkeep(status) {
