@@ -21,6 +21,7 @@ from lakestore.client.administration import DroppedTable, Truncated
 from lakestore.client.async_commits import Bridge, Commit, NamedWrites, Registers, forget
 from lakestore.client.changes import ChangeBatch, Start
 from lakestore.client.commit import CommitToken
+from lakestore.client.erasure import ErasedCheck, Erasure
 from lakestore.client.scope import SCOPE, Scope
 from lakestore.client.snapshot import Snapshot as SyncSnapshot
 from lakestore.client.table import Table as SyncTable
@@ -207,6 +208,14 @@ class Table:
         """Delete keys, or with `where=` the rows that meet a condition; returns the commit's token."""
         return await self._bridge.run(self.sync.delete, data, **options)
 
+    async def erase(self, **options: Any) -> Erasure:
+        """Remove the bytes of the rows that meet `where=`, like `lakestore.Table.erase`."""
+        return await self._bridge.run(self.sync.erase, **options)
+
+    async def erasures(self) -> list[Erasure]:
+        """The erasures of this table, newest first."""
+        return await self._bridge.run(self.sync.erasures)
+
     async def truncate(self, *, check_only: bool = False) -> Truncated:
         """Remove all rows in one commit; with `check_only` report what it would remove."""
         return await self._bridge.run(self.sync.truncate, check_only=check_only)
@@ -322,6 +331,10 @@ class Lake:
     async def drop_table(self, name: str, *, purge: bool = False, uuid: str = "") -> str:
         """Drop a table; `undrop` restores it for a time unless it is purged. Returns the commit's token."""
         return await self._bridge.run(self.sync.drop_table, name, purge=purge, uuid=uuid)
+
+    async def verify_erased(self, certificate: dict[str, Any]) -> ErasedCheck:
+        """Scan every file again for the rows of an erasure's certificate."""
+        return await self._bridge.run(self.sync.verify_erased, certificate)
 
     async def undrop(self, name: str, *, uuid: str = "", as_name: str = "") -> Table:
         """Restore a dropped table under its own or another name."""

@@ -79,15 +79,32 @@ def _plain(value: Any) -> Any:
 
 
 @click.command()
-@click.argument("table")
+@click.argument("table", required=False)
+@click.option("--erased", metavar="CERTIFICATE", help="Scan every file for the rows of an erasure instead.")
 @click.option("--rows-only", is_flag=True, help="Compare row numbers and counts only, not the values of all columns.")
 @click.option("--deep", is_flag=True, help="First read every stored byte of the server against its checksum.")
 @server_option
 @json_option
 @click.pass_context
-def verify(context: click.Context, table: str, rows_only: bool, deep: bool, server: str, as_json: bool) -> None:
+def verify(
+    context: click.Context,
+    table: str | None,
+    erased: str | None,
+    rows_only: bool,
+    deep: bool,
+    server: str,
+    as_json: bool,
+) -> None:
     """Check TABLE: log fold = index = lake + hot, per bucket, at one cut. Exit code 1 on a difference."""
     from lakestore.union.verify import verify as compare
+
+    if (table is None) == (erased is None):
+        raise Invalid("verify takes a TABLE, or --erased with a certificate")
+    if erased is not None:
+        from lakestore.cli.erase import check_erased
+
+        context.exit(0 if check_erased(erased, server, as_json=as_json) else 1)
+    assert table is not None
 
     with open_lake(server) as lake:
         lake.table(table)

@@ -184,6 +184,19 @@ def _keyed(table: Table) -> dict[str, str]:
     return lines
 
 
+def _erasure_text(name: str, held: dict[str, Any]) -> str:
+    """The progress of an erasure."""
+    waits = f", waits for {'; '.join(held['held_back_by'])}" if held["held_back_by"] else ""
+    return f"{name} loses rows by erasure {held['id']}, until {text_of(held['until_us'])} at the latest{waits}"
+
+
+def _running_texts(part: dict[str, Any]) -> list[str]:
+    """The progress of an erasure, and of a rescale or a branch, if there is one."""
+    erasure, copy = part.get("erasure"), part.get("rescale")
+    texts = [_erasure_text(part["name"], erasure)] if erasure else []
+    return [*texts, _copy_text(part["name"], copy)] if copy else texts
+
+
 def _copy_text(name: str, copy: dict[str, Any]) -> str:
     """The progress of a rescale or of a branch."""
     what = f"has the branch {copy['copy']}" if copy["kind"] else f"is being rescaled to {copy['buckets']} buckets"
@@ -214,8 +227,8 @@ def status(table: str | None, server: str, as_json: bool) -> None:
     for part in parts:
         if part.get("lake_ahead"):
             emit_text(f"\n{part['lake_ahead']}")
-        if rescale := part.get("rescale"):
-            emit_text(_copy_text(part["name"], rescale))
+        for text in _running_texts(part):
+            emit_text(text)
         if part.get("tier_failures"):
             emit_text(
                 f"\nTable {part['name']} is not tiered, {part['tier_failures']} rounds in a row failed:"

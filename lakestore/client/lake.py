@@ -10,12 +10,13 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from lakestore.client import administration, adoption, credentials, profiles, proposals, servers
+from lakestore.client import administration, adoption, credentials, erasure, profiles, proposals, servers
 from lakestore.client.administration import DroppedTable
 from lakestore.client.calls import CALL_SECONDS
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
 from lakestore.client.commit import Commit
 from lakestore.client.connection import Connection
+from lakestore.client.erasure import ErasedCheck
 from lakestore.client.named_writes import NamedWrites
 from lakestore.client.producer import NamedProducer
 from lakestore.client.proposals import OwnerReport
@@ -189,6 +190,10 @@ class Lake:
         Returns our columns that stay, because the lake is partitioned or sorted by them.
         """
         return list(adoption.release(self._connection, name, new_name=to).columns)
+
+    def verify_erased(self, certificate: dict[str, Any]) -> ErasedCheck:
+        """Scan every file again for the rows of an erasure's certificate."""
+        return erasure.verify(self._connection, certificate)
 
     def undrop(self, name: str, *, uuid: str = "", as_name: str = "") -> Table:
         """Restore a dropped table with rows, offsets, lake and subscriptions.

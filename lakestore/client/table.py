@@ -8,12 +8,13 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from lakestore.client import administration
+from lakestore.client import administration, erasure
 from lakestore.client import lookup as lookups
 from lakestore.client.administration import RescaleProgress, Truncated, steps_of
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
 from lakestore.client.commit import CommitToken, WriteResult, fit_rows, parts_with_marks, result_of
 from lakestore.client.connection import Connection
+from lakestore.client.erasure import Erasure, OnErasure
 from lakestore.client.group_commit import Write
 from lakestore.client.producer import Producer
 from lakestore.client.snapshot import requirement
@@ -113,6 +114,32 @@ class Table:
         token = administration.delete_where(*about, dry_run=dry_run, on_progress=on_progress)
         self._last.result = token.result
         return token
+
+    def erase(
+        self,
+        *,
+        where: str,
+        wait: bool = False,
+        within: str | int | None = None,
+        why: str = "",
+        backups: Sequence[str] = (),
+        on_progress: OnErasure | None = None,
+    ) -> Erasure:
+        """Remove the bytes of every version of the keys that match, or matched at a version that is still kept.
+
+        The rows are deleted first, so consumers read the deletes. Then their bytes leave log, index, lake, dead
+        letters, presented files and caches, and the server writes a certificate. With `wait=True` the call returns at
+        the end. `within` is the deadline, by default the contract's or 30 days; then readers and subscriptions from
+        before are cut off. `backups` are folders on the server's machine, which the certificate names.
+        """
+        asked = erasure.ask(self._connection, self.definition, where, within, why, backups)
+        if not wait:
+            return asked
+        return erasure.await_end(self._connection, self.definition, asked.id, on_progress)
+
+    def erasures(self) -> list[Erasure]:
+        """The erasures of this table, newest first."""
+        return erasure.listed(self._connection, self.definition)
 
     def truncate(self, *, check_only: bool = False) -> Truncated:
         """Remove all rows from log, index and lake in one commit. With `check_only` return only the cost.

@@ -58,6 +58,11 @@ def parse_retention(value: Any) -> Retention | None:
     )
 
 
+def seconds_of(value: Any) -> int:
+    """Parse a time: "7d", or a number of seconds."""
+    return _scaled(value, _AGE, _AGE_UNITS, "'30m', '12h' or '7d'")
+
+
 def byte_count(value: Any) -> int:
     """Parse a number of bytes: "8MB", or a number."""
     return _scaled(value, _BYTES, _BYTE_UNITS, "'500MB' or '10GB'")

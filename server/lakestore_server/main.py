@@ -37,6 +37,7 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.producer_verbs import ProducerVerbs
 from lakestore_server.commit.recovery import JournalOf
 from lakestore_server.duties.dropped_tables import DroppedTables
+from lakestore_server.duties.erasure import ErasureDuty
 from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.hold_renewal import HoldRenewal
 from lakestore_server.duties.journal_check import JournalCheck
@@ -71,6 +72,7 @@ from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.hold_verbs import HoldVerbs
 from lakestore_server.operate.memory import MemoryStatus
 from lakestore_server.operate.metric_sources import Sources
+from lakestore_server.operate.status import Duties
 from lakestore_server.read.leader_holds import LeaderHolds, hold_seconds
 from lakestore_server.read.leases import Leases
 from lakestore_server.service import Service
@@ -312,20 +314,11 @@ class Server:
         self._subscriptions = subscriptions = Subscriptions(self.engine, clock, idle_seconds, rebalance_seconds)
         producers = ProducerVerbs(self.engine, settings.producer_idle_seconds)
         check_seconds, wake_checkpoint = settings.retention_check_seconds, self.upkeep.checkpointer.wake
-        self.retention = Retention(
-            engine=self.engine,
-            leases=leases,
-            subscriptions=subscriptions,
-            producers=producers,
-            check_seconds=check_seconds,
-            wake_checkpoint=wake_checkpoint,
-        )
         self.presented = SnapshotTables(self.engine, leases, self.catalog, clock, presenter or self._builder())
-        self.expiry, calls = Expiry(self.engine, settings.expiry_check_seconds), Calls(clock, settings.slow_seconds)
+        duties, calls = self._begun_duties(leases, producers), Calls(clock, settings.slow_seconds)
         self.dropped = DroppedTables(self.engine, leases, self.catalog, check_seconds, wake_checkpoint)
         self._outside_check = OutsideCheck(self.engine, self.catalog, settings.catalog.check_seconds)
         self.progress = Progress(self.engine, settings.progress_check_seconds)
-        self.rescales = RescaleDuty(self.engine, clock, settings.rescale_check_seconds)
         self._journal_check = JournalCheck.of(self.engine, self.upkeep.checkpoint)
         self.service = Service(
             engine=self.engine,
@@ -336,10 +329,8 @@ class Server:
             about=self.about,
             subscriptions=subscriptions,
             producers=producers,
-            retention=self.retention,
-            expiry=self.expiry,
+            duties=duties,
             dropped=self.dropped,
-            rescales=self.rescales,
             calls=calls,
             presented=self.presented,
             holds=HoldVerbs(self.engine, leases, ledger.holds_from_before, settings.lease_grace_seconds),
@@ -349,6 +340,29 @@ class Server:
         self.sources = Sources(
             self.engine, self.upkeep, calls, leases, self.catalog, self.presented, self.service.status
         )
+
+    def _begun_duties(self, leases: Leases, producers: ProducerVerbs) -> Duties:
+        """The duties whose figures status shows."""
+        settings, check_seconds = self.settings, self.settings.retention_check_seconds
+        self.retention = Retention(
+            engine=self.engine,
+            leases=leases,
+            subscriptions=self._subscriptions,
+            producers=producers,
+            check_seconds=check_seconds,
+            wake_checkpoint=self.upkeep.checkpointer.wake,
+        )
+        self.expiry = Expiry(self.engine, settings.expiry_check_seconds)
+        self.rescales = RescaleDuty(self.engine, self._clock, settings.rescale_check_seconds)
+        self.erasure = ErasureDuty(
+            engine=self.engine,
+            upkeep=self.upkeep,
+            leases=leases,
+            catalog=self.catalog,
+            presented=self.presented,
+            check_seconds=check_seconds,
+        )
+        return Duties(self.retention, self.expiry, self.rescales, self.erasure)
 
     def _builder(self) -> BuilderProcess:
         """The process that builds snapshots of cuts."""
@@ -531,6 +545,7 @@ class Server:
         self.catalog.outside.catalogs.close()
         self.rescales.close()
         self.progress.close()
+        self.erasure.close()
         self.dropped.close()
         self.expiry.close()
         self.retention.close()

@@ -35,17 +35,15 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.producer_verbs import ProducerVerbs
 from lakestore_server.commit.register_verbs import RegisterVerbs
 from lakestore_server.duties.dropped_tables import DroppedTables
-from lakestore_server.duties.expiry import Expiry
-from lakestore_server.duties.rescales import RescaleDuty
-from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.host.clock import Clock
 from lakestore_server.operate.backup import BackupVerbs
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.copy_verbs import CopyVerbs
+from lakestore_server.operate.erasure_verbs import ErasureVerbs
 from lakestore_server.operate.hold_verbs import HoldVerbs
 from lakestore_server.operate.reports import Reports
-from lakestore_server.operate.status import StatusReader, StatusVerbs
+from lakestore_server.operate.status import Duties, StatusReader, StatusVerbs
 from lakestore_server.operate.verify import AuditVerbs
 from lakestore_server.read.completeness import Completeness
 from lakestore_server.read.delete_where import ConditionalDeletes
@@ -77,6 +75,9 @@ class Verbs(TypedDict):
     UndropTable: Callable[[pb.UndropTableRequest], pb.TableInfo]
     ListDroppedTables: Callable[[pb.ListDroppedTablesRequest], pb.ListDroppedTablesAnswer]
     DeleteWhere: Callable[[pb.DeleteWhereRequest], pb.DeleteWhereAnswer]
+    EraseRows: Callable[[pb.EraseRowsRequest], pb.EraseRowsAnswer]
+    ListErasures: Callable[[pb.ListErasuresRequest], pb.ListErasuresAnswer]
+    VerifyErased: Callable[[pb.VerifyErasedRequest], pb.VerifyErasedAnswer]
     ListDatabases: Callable[[pb.ListDatabasesRequest], pb.ListDatabasesAnswer]
     CreateDatabase: Callable[[pb.DatabaseRequest], pb.DatabaseAnswer]
     DropDatabase: Callable[[pb.DatabaseRequest], pb.DatabaseAnswer]
@@ -127,6 +128,7 @@ class _Parts:
     adoptions: Adoptions
     rescales: Rescales
     deletes: ConditionalDeletes
+    erasures: ErasureVerbs
     databases: Databases
     producers: ProducerVerbs
     registers: RegisterVerbs
@@ -164,6 +166,9 @@ def _verbs(parts: _Parts) -> Verbs:
         "UndropTable": parts.droppings.undrop_table,
         "ListDroppedTables": parts.droppings.list_dropped_tables,
         "DeleteWhere": parts.deletes.delete_where,
+        "EraseRows": parts.erasures.erase_rows,
+        "ListErasures": parts.erasures.list_erasures,
+        "VerifyErased": parts.erasures.verify_erased,
         "ListDatabases": parts.databases.list_databases,
         "CreateDatabase": parts.databases.create_database,
         "DropDatabase": parts.databases.drop_database,
@@ -225,10 +230,8 @@ class Service:
         about: Mapping[str, str],
         subscriptions: Subscriptions,
         producers: ProducerVerbs,
-        retention: Retention,
-        expiry: Expiry,
+        duties: Duties,
         dropped: DroppedTables,
-        rescales: RescaleDuty,
         calls: Calls,
         presented: SnapshotTables,
         holds: HoldVerbs,
@@ -240,9 +243,7 @@ class Service:
             engine=engine,
             upkeep=upkeep,
             about=about,
-            retention=retention,
-            expiry=expiry,
-            rescales=rescales,
+            duties=duties,
             clock=clock,
             catalog=catalog,
             reports=self.reports,
@@ -258,8 +259,9 @@ class Service:
             Droppings(engine, catalog, dropped.wake),
             Truncations(engine, catalog, leases, upkeep.checkpointer.wake),
             Adoptions(engine, catalog, dropped.wake),
-            Rescales(engine, catalog, rescales, dropped.wake),
+            Rescales(engine, catalog, duties.rescales, dropped.wake),
             ConditionalDeletes(engine, clock),
+            ErasureVerbs(engine, catalog, duties.erasure),
             Databases(engine),
             producers,
             RegisterVerbs(engine),

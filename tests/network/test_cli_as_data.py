@@ -63,6 +63,7 @@ ASKED: dict[str, list[str]] = {
     "status": [],
     "replicas": [],
     "files": ["shop.orders"],
+    "erase": ["shop.orders", "--list"],
     "verify": ["shop.orders"],
     "producers": [],
     "subscriptions": [],

@@ -126,7 +126,8 @@ PLAIN = set(
     live_only live_start location member next no_dead owner prefix primary_key problems progress
     proposal propose protocol purge
     range_changes changes_max hot_bytes_max records rejected release require reviewed rights running schema_id sequence
-    service session shard start step timeline to token until upkeep where why without_lake""".split()
+    service session shard start step timeline to token until upkeep where why without_lake backups certificate erasure
+    within_seconds""".split()
 )
 """Fields that name no table; left as they are."""
 PUT: dict[str, Any] = {

@@ -56,9 +56,12 @@ def deleted_share_min(table: Table) -> float:
     return min(upkeep_budget(table).delete_ratio or 1.0, DELETED_SHARE_MIN)
 
 
-def rewrite_options(target_bytes: int, *, force: bool, deleted_share: float = DELETED_SHARE_MIN) -> dict[str, str]:
-    """Options of Iceberg's rewrite that match `due`."""
+def rewrite_options(
+    target_bytes: int, *, force: bool, deleted_share: float = DELETED_SHARE_MIN, erases: bool = False
+) -> dict[str, str]:
+    """Options of Iceberg's rewrite that match `due`. With `erases` every file with a deleted row is rewritten."""
     return {
+        **({"delete-file-threshold": "1"} if erases else {}),
         "target-file-size-bytes": str(target_bytes),
         "min-input-files": str(SMALL_FILES_MIN),
         "delete-ratio-threshold": str(deleted_share),
@@ -128,6 +131,8 @@ class Fork:
     began: float
     """Seconds since 1970."""
     whole: bool
+    erases: bool = False
+    """Whether every file with a deleted row is rewritten."""
     adopted: frozenset[str] = frozenset()
     """Paths of adopted files, which are rewritten instead of all others."""
 
@@ -160,9 +165,9 @@ class CompactionResult:
     snapshot_id: int
 
 
-def compact(tools: Round, name: str, *, force: bool = False) -> CompactionResult | None:
+def compact(tools: Round, name: str, *, force: bool = False, erases: bool = False) -> CompactionResult | None:
     """Fork, rewrite and land. None if nothing was worth it."""
-    started = fork(tools, name, force=force)
+    started = fork(tools, name, force=force, erases=erases)
     if started is None:
         return None
     try:
@@ -175,7 +180,7 @@ def compact(tools: Round, name: str, *, force: bool = False) -> CompactionResult
     return land(tools, started)
 
 
-def fork(tools: Round, name: str, *, force: bool = False, may_start: bool = True) -> Fork | None:
+def fork(tools: Round, name: str, *, force: bool = False, may_start: bool = True, erases: bool = False) -> Fork | None:
     """Begin a compaction if one is due: fork a branch from main and lease the log from its tier point.
 
     Without `may_start` only the debts are computed.
@@ -186,21 +191,22 @@ def fork(tools: Round, name: str, *, force: bool = False, may_start: bool = True
         scan = cut.scan(name)
         if scan.in_lake:
             with tools.turn_of(scan.table), java_errors():
-                made = _forked(tools, scan, cut.lease, force=force, may_start=may_start)
+                made = _forked(tools, scan, cut.lease, force=force, may_start=may_start, erases=erases)
         return made
     finally:
         if made is None:
             tools.leases.release(cut.lease)
 
 
-def _forked(tools: Round, scan: TableScan, lease: str, *, force: bool, may_start: bool) -> Fork | None:
+def _forked(tools: Round, scan: TableScan, lease: str, *, force: bool, may_start: bool, erases: bool) -> Fork | None:
     lake, record = tools.open(scan)
     current = lake.current_id()
     if current is None:
         return None
     main = tools.main_files(scan.table, lake)
     files = main.columns()
-    taken = _taken(files, scan.table.lake.target_file_bytes, deleted_share_min(scan.table))
+    due_files = _taken(files, scan.table.lake.target_file_bytes, deleted_share_min(scan.table))
+    taken = files.deleted > 0 if erases else due_files
     tools.debts.count_deleted(scan.table.uuid, int(files.rows.sum()), int(np.minimum(files.deleted, files.rows).sum()))
     debt = _debt(files, taken, scan.table.lake.target_file_bytes)
     tools.debts.put(scan.table.uuid, debt, *debts.of_manifests(main))
@@ -213,7 +219,7 @@ def _forked(tools: Round, scan: TableScan, lease: str, *, force: bool, may_start
     lake.fork(branch)
     tools.forks[scan.table.uuid] = branch
     tools.crash("compact-forked")
-    return Fork(scan, branch, current, record.tier_point, lease, epoch, time.time(), whole, adopted)
+    return Fork(scan, branch, current, record.tier_point, lease, epoch, time.time(), whole, erases, adopted)
 
 
 def rewrite(tools: Round, started: Fork) -> None:
@@ -225,7 +231,8 @@ def rewrite(tools: Round, started: Fork) -> None:
             adopted_files.rewrite(lake, started.scan.lake_table, started.branch, started.snapshot_id, started.adopted)
         tools.crash("compact-rewritten")
         return
-    options = rewrite_options(target_bytes, force=started.whole, deleted_share=deleted_share_min(started.scan.table))
+    share = deleted_share_min(started.scan.table)
+    options = rewrite_options(target_bytes, force=started.whole, deleted_share=share, erases=started.erases)
     pairs = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
     # Main may still have the columns' names and the sort order of an earlier version.
     main = started.scan.lake_table.lake

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from lakestore.v1.lakestore_pb2 import TableUpkeep, UpkeepDebt
 from lakestore_tiering.live_files import MainFiles
 
-COMPACTION, DELETE_FILES, MANIFESTS, SNAPSHOTS, ORPHANS = (
+COMPACTION, DELETE_FILES, MANIFESTS, SNAPSHOTS, ORPHANS, ERASURE = (
     "compaction",
     "delete_files",
     "manifests",
     "snapshots",
     "orphans",
+    "erasure",
 )
 """The duties, as `status` and metrics name them."""
 
@@ -60,6 +61,11 @@ class TableDebts:
         """Replace the debts of these duties."""
         with self._lock:
             self._debts.setdefault(table_uuid, {}).update({debt.duty: debt for debt in debts})
+
+    def end(self, table_uuid: str, duty: str) -> None:
+        """Forget a duty that has nothing to do any more."""
+        with self._lock:
+            self._debts.get(table_uuid, {}).pop(duty, None)
 
     def slow(self, table_uuid: str, why: str) -> None:
         """Say why a table's rounds are slowed down; empty if they are not."""

@@ -25,9 +25,9 @@ def is_due(tools: Round, table: Table) -> bool:
     return debt is not None and debt.count >= EXCESS_MIN
 
 
-def rewrite(tools: Round, table: Table) -> int:
+def rewrite(tools: Round, table: Table, *, force: bool = False) -> int:
     """Rewrite the manifests if it is due. Returns by how many there are fewer."""
-    if not is_due(tools, table):
+    if not (force or is_due(tools, table)):
         return 0
     with tools.turn_of(table), java_errors():
         lake, record = tools.standing(table)

@@ -54,7 +54,7 @@ def expire(
         if seen is None or _gone(seen, newest, table.lake.snapshots, older_than_ms):
             lake, _ = tools.standing(table)
             due = _gone(lake, newest, table.lake.snapshots, older_than_ms)
-            count = _expire(lake, due)
+            count = expire_snapshots(lake, due)
             left = len(due) - count
             tools.debts.put(table.uuid, Debt(SNAPSHOTS, left, "readers hold them" if left else ""))
         else:
@@ -73,7 +73,7 @@ def _gone(lake: Iceberg, newest: int, most: int, older_than_ms: float) -> list[i
     ]
 
 
-def _expire(lake: Iceberg, snapshots: Sequence[int]) -> int:
+def expire_snapshots(lake: Iceberg, snapshots: Sequence[int]) -> int:
     """Expire snapshots except those that readers lease. Returns their number.
 
     The catalog's refusal does not name the leased snapshot, so the list is halved down to single snapshots.
@@ -91,7 +91,7 @@ def _expire(lake: Iceberg, snapshots: Sequence[int]) -> int:
         if len(snapshots) == 1:
             return 0
         half = len(snapshots) // 2
-        return _expire(lake, snapshots[:half]) + _expire(lake, snapshots[half:])
+        return expire_snapshots(lake, snapshots[:half]) + expire_snapshots(lake, snapshots[half:])
     return len(snapshots)
 
 

@@ -16,13 +16,14 @@ from pyspark.sql import SparkSession
 
 from lakestore.v1.lakestore_pb2 import RunningRound
 
-PLAN, ROWS, WAIT, SPARK, COMMIT, UPKEEP = (
+PLAN, ROWS, WAIT, SPARK, COMMIT, UPKEEP, ERASE = (
     "plans",
     "writes rows",
     "waits for Spark",
     "writes rows by Spark",
     "commits",
     "looks after files",
+    "erases",
 )
 """The steps, as `status` shows them."""
 

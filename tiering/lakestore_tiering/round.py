@@ -98,6 +98,8 @@ class Round:
     progress: RoundProgress = field(default_factory=RoundProgress)
     debts: TableDebts = field(default_factory=TableDebts)
     """The debts of all tables' upkeep."""
+    erased: dict[str, tuple[str, frozenset[int]]] = field(default_factory=dict)
+    """Table uuid to the id of the last erasure whose files were rewritten, and the snapshots from before."""
     swept: set[str] = field(default_factory=set)
     """Uuids of the tables whose old branches were removed."""
 

@@ -35,16 +35,17 @@ from lakestore.iceberg.offset_cache import OffsetCache
 from lakestore.model.contract.promises import upkeep_budget
 from lakestore.model.freshness_price import PAUSE_SECONDS
 from lakestore.model.table import Table
-from lakestore.v1.lakestore_pb2 import ListTablesRequest, TierProblem
+from lakestore.v1.lakestore_pb2 import LakeErasure, ListTablesRequest, TierProblem
 from lakestore.wire import tracing
 from lakestore_spark.leases import SessionLeases
-from lakestore_tiering import compact, iceberg_java, manifest_rewrite, orphans
+from lakestore_tiering import compact, erase, iceberg_java, manifest_rewrite, orphans
 from lakestore_tiering.budgets import Budgets
 from lakestore_tiering.compact import CompactionResult, Fork
+from lakestore_tiering.debts import ERASURE
 from lakestore_tiering.epoch import POLL_SECONDS, HeldEpoch
 from lakestore_tiering.flush import FlushResult, flush
 from lakestore_tiering.hot_rows import Hot
-from lakestore_tiering.progress import UPKEEP, RoundProgress, tasks_of
+from lakestore_tiering.progress import ERASE, UPKEEP, RoundProgress, tasks_of
 from lakestore_tiering.round import Round, StopAsked, no_crash
 from lakestore_tiering.schedule import Pace
 
@@ -211,6 +212,8 @@ class Tierer:
         """Table uuid to clock seconds."""
         self._budgets, self._pace = Budgets(self.tools.debts, clock), Pace()
         self._known: list[Table] = []
+        self._erasures: dict[str, LakeErasure] = {}
+        """By table uuid: the erasure that waits for the lake."""
         self._listed = float("-inf")
         """Clock seconds at which the server listed `_known`."""
         self._told, self._has_told = float("-inf"), False
@@ -302,6 +305,9 @@ class Tierer:
 
     def _tables(self) -> list[Table]:
         answer = self._transport.list_tables(ListTablesRequest())
+        self._erasures = {
+            Table.from_json(part.definition).uuid: part.erasure for part in answer.tables if part.HasField("erasure")
+        }
         tables = [Table.from_json(part.definition) for part in answer.tables]
         return [table for table in tables if not table.is_adopting]
 
@@ -311,12 +317,22 @@ class Tierer:
             flushed = self._flush_all(table)
             self.tools.progress.step(table.uuid, UPKEEP)
             self.tools.sweep_once(table)
+            self._erase(table)
             compacted = None if compaction is False else compact.compact(self.tools, table.name, force=bool(compaction))
             if compaction is not False:
                 manifest_rewrite.rewrite(self.tools, table)
             expired = orphans.expire(self.tools, table)
             self._held.report_upkeep(self.tools.debts.messages())
         return Outcome(table.name, flushed, compacted, expired, self._clock() - started)
+
+    def _erase(self, table: Table) -> None:
+        """Do the lake's part of an erasure, or forget a finished one."""
+        asked = self._erasures.get(table.uuid)
+        if asked is None:
+            self.tools.debts.end(table.uuid, ERASURE)
+            return
+        self.tools.progress.step(table.uuid, ERASE)
+        erase.erase(self.tools, table, asked)
 
     def _flush_all(self, table: Table) -> FlushResult | None:
         """Flush what is hot now, in several commits if it is very much. Returns the last one with the sums of all."""
@@ -450,6 +466,8 @@ class Tierer:
             self.tools.progress.step(table.uuid, UPKEEP)
             self.tools.sweep_once(table)
             self._compact_beside(table)
+            if table.uuid not in self._compacting:
+                self._erase(table)
             if flushed:
                 self._rounds[table.uuid] = self._rounds.get(table.uuid, 0) + 1
                 if self._rounds[table.uuid] % ROUNDS_PER_EXPIRY == 0:

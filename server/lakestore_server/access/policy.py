@@ -241,6 +241,7 @@ _OWN_RPCS = (
     _rpc("UndropTable", finders.both_names, "both names"),
     _rpc("ListDroppedTables", finders.no_table, lists=Listing.DROPPED),
     _rpc("DeleteWhere", finders.table_field, "`table`, and `read` too", reads=finders.table_field),
+    *(_rpc(name, finders.table_field, _NAMED) for name in ("EraseRows", "ListErasures", "VerifyErased")),
     _rpc("ListDatabases", finders.no_table, lists=Listing.DATABASES),
     *(_rpc(name, _database, "every table of `database`") for name in ("CreateDatabase", "DropDatabase")),
     _rpc("OpenProducer", finders.no_table, "some table", owns=(Own.PRODUCER,)),

@@ -111,7 +111,7 @@ def judge(table: Table, old: Json, new: Json, known: Knowledge) -> Verdict:
     _check_version(table, old, new, tiers, known)
     if not known.is_settled:
         _check_properties(table, old, new, tiered, known)
-        _check_refs(table, old, new, tiered)
+        _check_refs(table, old, new, tiered or (not known.is_foreign and _tags_main(old, new)))
     forget = _check_expiry(table, old, new, known)
     gone = set(forget)
     return Verdict(
@@ -383,6 +383,13 @@ def _check_properties(table: Table, old: Json, new: Json, tiered: bool, known: K
             )
     if after != before:
         locations.check_size(after, f"table {table.name}")
+
+
+def _tags_main(old: Json, new: Json) -> bool:
+    """Whether a commit only moves the tier tag to main's snapshot, as the tierer does after a rewrite of manifests."""
+    main, tag = metadata.main_of(old), new["refs"].get(TIER_TAG) or {}
+    others = [{name: ref for name, ref in doc["refs"].items() if name != TIER_TAG} for doc in (old, new)]
+    return tag.get("snapshot-id") == main == metadata.main_of(new) and others[0] == others[1]
 
 
 def _check_refs(table: Table, old: Json, new: Json, tiered: bool) -> None:

@@ -33,6 +33,7 @@ from lakestore_server.commit.contract_rows import TableRules
 from lakestore_server.commit.engine import Engine
 from lakestore_server.state.catalog_change import CatalogStep, DropNamespace, SetNamespace, SetPointer
 from lakestore_server.state.commit_record import CommitRecord, Rename
+from lakestore_server.state.erasure import ErasureStep
 from lakestore_server.state.state import State
 from lakestore_server.state.view import TableState, View
 
@@ -468,8 +469,18 @@ class TableVerbs:
 
     def list_tables(self, _: pb.ListTablesRequest) -> pb.ListTablesAnswer:
         view = self._engine.view
-        infos = [pb.TableInfo(definition=view.named(name).table.to_json()) for name in sorted(view.names)]
+        tables = (view.named(name).table for name in sorted(view.names))
+        infos = [pb.TableInfo(definition=t.to_json(), erasure=self._erasure(view, t.uuid)) for t in tables]
         return pb.ListTablesAnswer(tables=infos)
+
+    def _erasure(self, view: View, uuid: str) -> pb.LakeErasure | None:
+        """The erasure that waits for the tierer."""
+        held = view.erasing(uuid)
+        if held is None or held.step is not ErasureStep.LAKE:
+            return None
+        now = self._engine.time.read()
+        is_past = held.is_past(now.time_us, may_delete=now.may_delete)
+        return pb.LakeErasure(id=held.id, floors=view.floors(uuid), past=is_past)
 
 
 def check_room(state: State, most: int) -> None:

@@ -83,6 +83,12 @@ class IndexMerger:
             if self._index.dropped_entries < dropped:
                 self._wake_checkpoint()
 
+    def merge_whole(self) -> bool:
+        """Merge all runs as one, which has no keys of deleted rows; False if that did not end."""
+        with self._running:
+            self._began = time.monotonic()
+            return not self._index.runs or self._index.work(self._pause, whole=True)
+
     def _pause(self, _entries: int) -> bool:
         """Sleep for as long as the slices since the last pause took; False ends the merge."""
         took = time.monotonic() - self._began

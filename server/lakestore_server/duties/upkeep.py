@@ -48,6 +48,16 @@ class Upkeep:
         """Merge the index runs that are due and wait for the end."""
         self._merger.run_once()
 
+    def forget_dead(self) -> bool:
+        """Rewrite segments and index without dead rows of tables under erasure, and drop the journal before. False if
+        the index could not be merged now."""
+        self.checkpoint()
+        self.checkpoint()  # its run forgets the keys of deletes that a `versioned` table remembered
+        if not self._merger.merge_whole():
+            return False
+        self.checkpoint()  # it names the merged run, and the old ones are removed
+        return True
+
     def close(self, *, checkpoint: bool = True) -> None:
         """Stop all duties, after a last checkpoint if the loop still runs; idempotent."""
         self.scrubber.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from lakestore.model.token import Place
 from lakestore.model.ttl import Ttl
 from lakestore.rows.ipc import crc32c
 from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SHARED, whole_files
+from lakestore_server.files.erasure_entry import erasure_list, erasure_of
 from lakestore_server.files.extent import missing
 from lakestore_server.files.segment import Segment
 from lakestore_server.files.segment_files import LONE_MAPS_MAX, SegmentFile, SegmentFiles
@@ -63,6 +64,7 @@ from lakestore_server.state.commit_record import (
     TiererClaim,
 )
 from lakestore_server.state.commit_record import Place as JournalPlace
+from lakestore_server.state.erasure import Erasure, erased_lsn
 from lakestore_server.state.producers import FrozenProducers, ProducerState, is_drawn
 from lakestore_server.state.registers import Register
 from lakestore_server.state.rescale import CopyKind, FormerTable, Rescale, RescaleChange, RescaleEnd
@@ -364,6 +366,7 @@ class Checkpoint:
     """Committed parts whose files in the warehouse may still be there."""
     sql_views: Mapping[tuple[str, str], SqlView] = field(default_factory=dict)
     rescales: tuple[Rescale, ...] = ()
+    erasures: tuple[Erasure, ...] = ()
 
     @property
     def entries(self) -> tuple[TableEntry, ...]:
@@ -402,6 +405,7 @@ class Checkpoint:
             tuple(parts),
             view.sql_views,
             tuple(view.rescales.values()),
+            tuple(view.erasures.values()),
         )
 
     def segment_names(self) -> dict[str, set[str]]:
@@ -422,7 +426,10 @@ class Checkpoint:
         for name, size in self.extents.items():
             if disk.size(folder / SEGMENTS / EXTENTS / name) != size:
                 raise missing(name)
+        erasures = {each.id: each for each in self.erasures}
         tables = {entry.table.uuid: _table_state(entry, opener) for entry in self.tables}
+        for uuid, state in tables.items():
+            tables[uuid] = replace(state, erased_lsn=erased_lsn(erasures, uuid, state.log_start_lsn))
         dropped = {
             each.entry.table.uuid: DroppedTable(_table_state(each.entry, opener), each.lsn, each.time_us, each.until_us)
             for each in self.dropped
@@ -441,6 +448,7 @@ class Checkpoint:
             dropped,
             self.sql_views,
             {each.source: each for each in self.rescales},
+            erasures,
         )
         beside = self.tierer.holder, self.idempotency, self.registers
         return State.of(FrozenState(view, self.restored, self.next_number, self.producers, *beside), limits)
@@ -522,6 +530,7 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         **({"parts": list(checkpoint.parts)} if checkpoint.parts else {}),
         **({"sql_views": [[*key, *_view_list(view)] for key, view in views.items()]} if views else {}),
         **({"rescales": [rescale_list(each) for each in checkpoint.rescales]} if checkpoint.rescales else {}),
+        **({"erasures": [erasure_list(each) for each in checkpoint.erasures]} if checkpoint.erasures else {}),
     }
 
 
@@ -590,7 +599,7 @@ _ENTRY_KEYS = ("table", "versions", "created_lsn", "created_us", "tiers", "bucke
 _KEYS = (
     *("timeline", "restored", "lsn", "time_us", "next_number", "producers", "forgotten", "tierer", "idempotency"),
     *("namespaces", "pointers", "subscriptions", "tables", "clock_marks", "registers", "extents", "runs_lsn", "runs"),
-    *("dropped", "place", "parts", "sql_views", "rescales", "index"),  # release 0.3.0 wrote `index`
+    *("dropped", "place", "parts", "sql_views", "rescales", "erasures", "index"),  # release 0.3.0 wrote `index`
 )
 
 
@@ -660,6 +669,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         tuple(data.get("parts", ())),
         {(ns, name): _view_of(view) for ns, name, *view in data.get("sql_views", ())},
         tuple(map(_rescale_of, data.get("rescales", ()))),
+        tuple(map(erasure_of, data.get("erasures", ()))),
     )
 
 

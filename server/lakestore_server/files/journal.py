@@ -8,8 +8,8 @@
   version]], producers, create, alter, drop, catalog, tierer, starts, subscriptions, slots [[part, row, slot, link]],
   registers [[names, [epoch, owner]] | [names, values, mark] | [names]], parts (ids), rename [[table, name]],
   truncate [[table, number]], shelve [[table, until in µs]], undrop [[table, name]], rescale [[source, copy,
-  ends, offsets, kind] | [source]], swap [[source, copy, until in µs, apart]].
-- Version 4 added the last six. In version 2 (release 0.2) `unsynced` is 0. Zeros may fill a file's last block.
+  ends, offsets, kind] | [source]], swap [[source, copy, until in µs, apart]], erase (files/erasure_entry.py).
+- Version 4 added the last seven. In version 2 (release 0.2) `unsynced` is 0. Zeros may fill a file's last block.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import pyarrow as pa
 from lakestore.errors import Corrupt
 from lakestore.rows.ipc import crc32c
 from lakestore_server.files import checkpoint
+from lakestore_server.files.erasure_entry import erasure_list, erasure_of
 from lakestore_server.host import versions
 from lakestore_server.host.uncached_file import BLOCK
 from lakestore_server.state.commit_record import (
@@ -118,6 +119,7 @@ def _sections(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
         "undrop": [[each.table, each.name] for each in record.undrop],
         "rescale": [checkpoint.rescale_list(each) for each in record.rescale],
         "swap": [[each.source, each.copy, each.until_us, each.apart] for each in record.swap],
+        "erase": [erasure_list(each) for each in record.erase],
     }
 
 
@@ -281,6 +283,7 @@ def decode(raw: RawFrame, schemas: Schemas) -> CommitRecord:
         [Undrop(*data) for data in meta.get("undrop", [])],
         list(map(checkpoint.rescale_of, meta.get("rescale", []))),
         [Swap(*data) for data in meta.get("swap", [])],
+        list(map(erasure_of, meta.get("erase", []))),
     )
 
 

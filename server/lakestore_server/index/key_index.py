@@ -459,9 +459,9 @@ class Index:
         """The number of entries in runs that are due to be merged."""
         return sum(run.entries for run in runs_due(self.runs))
 
-    def work(self, pause: Callable[[int], bool], *, sweeps: bool = False) -> bool:
-        """Merge runs that are due. Returns whether there may be more to do."""
-        return self._merged.work(pause, sweeps=sweeps)
+    def work(self, pause: Callable[[int], bool], *, sweeps: bool = False, whole: bool = False) -> bool:
+        """Merge runs that are due, or all runs as one. Returns whether there may be more to do."""
+        return self._merged.work(pause, sweeps=sweeps, whole=whole)
 
     @property
     def dropped_entries(self) -> int:

@@ -354,8 +354,8 @@ class MergedKeys:
         with self._writing:
             self._runs.keep(tables)
 
-    def work(self, pause: Callable[[int], bool], *, sweeps: bool) -> bool:
-        """Merge runs that are due. Returns whether there may be more to do. `pause` and `sweeps` as in
+    def work(self, pause: Callable[[int], bool], *, sweeps: bool, whole: bool = False) -> bool:
+        """Merge runs that are due. Returns whether there may be more to do. The parameters are as in
         `RunStore.merge_due`.
         """
         if self._health.has_problem:
@@ -366,7 +366,7 @@ class MergedKeys:
             return pause(entries) and generation == self._health.generation  # otherwise nobody would use the result
 
         try:
-            return self._runs.merge_due(goes_on, sweeps=sweeps)
+            return self._runs.merge_due(goes_on, sweeps=sweeps, whole=whole)
         except DamagedIndex as error:
             if generation == self._health.generation:
                 self._health.found_damage(error)

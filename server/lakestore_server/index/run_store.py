@@ -260,15 +260,18 @@ class RunStore:
 
     # Beside serving.
 
-    def merge_due(self, pause: Callable[[int], bool], *, sweeps: bool = False) -> bool:
+    def merge_due(self, pause: Callable[[int], bool], *, sweeps: bool = False, whole: bool = False) -> bool:
         """Merge the runs that are due, if any; whether there may be more to do.
 
-        `pause` is `run_merge.merge`'s. With `sweeps`, every run that has an entry of a dropped table is due. If the
+        `pause` is `run_merge.merge`'s. With `sweeps`, every run that has an entry of a dropped table is due; with
+        `whole` all runs, so that no key of a deleted row stays. If the
         disk has no room for the merge, fewer of the newest runs are merged. `lacks` says how much room is missing.
         """
         runs = self.levels.runs
-        inputs = runs_due(runs) or self._with_dropped(runs, 0.0 if sweeps else DROPPED_SHARE)
+        inputs = runs if whole else runs_due(runs) or self._with_dropped(runs, 0.0 if sweeps else DROPPED_SHARE)
         self.lacks = self._lacking(inputs)
+        if whole and self.lacks:
+            return False
         while self._lacking(inputs):
             inputs = runs_due(inputs[:-1])
         if not inputs:

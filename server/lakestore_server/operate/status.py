@@ -20,6 +20,7 @@ from lakestore.wire import rpc
 from lakestore_server.catalog.catalog import Catalog, RunningRound, TableUpkeep, TierProblem
 from lakestore_server.commit.engine import CommitLoop, Engine
 from lakestore_server.duties.checkpoint_upload import CheckpointUpload
+from lakestore_server.duties.erasure import ErasureDuty, ErasureFigures
 from lakestore_server.duties.expiry import Expiry, Figures
 from lakestore_server.duties.rescales import RescaleDuty, RescaleFigures
 from lakestore_server.duties.retention import Decision, Retention
@@ -164,6 +165,8 @@ class ServedTable:
     """None if the last round succeeded or no tierer has reported the table."""
     rescale: RescaleFigures | None = None
     """None for a table that is not being rescaled."""
+    erasure: ErasureFigures | None = None
+    """None for a table without an unfinished erasure."""
     lake: LakeFigures | None = None
     """None before the first look at the lake, and for a table without one."""
     upkeep: TableUpkeep | None = None
@@ -187,6 +190,7 @@ class ServedTable:
         }
         lake = {f"lake_{name}": figure for name, figure in asdict(self.lake).items()} if self.lake else {}
         rescale = {"rescale": asdict(self.rescale)} if self.rescale else {}
+        erasure = {"erasure": asdict(self.erasure)} if self.erasure else {}
         table = {each.name: getattr(self.table, each.name) for each in fields(TableStatus)}  # flat: no copies
         running = {"round": asdict(self.round)} if self.round else {}
         upkeep = {} if self.upkeep is None else asdict(self.upkeep)
@@ -204,6 +208,7 @@ class ServedTable:
             **upkeep,
             **running,
             **rescale,
+            **erasure,
         }
 
 
@@ -452,6 +457,16 @@ class ServerStatus:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """The duties with figures of tables."""
+
+    retention: Retention
+    expiry: Expiry
+    rescales: RescaleDuty
+    erasure: ErasureDuty
+
+
 class StatusReader:
     """The only source of a server's status. Thread-safe."""
 
@@ -461,9 +476,7 @@ class StatusReader:
         engine: Engine,
         upkeep: Upkeep,
         about: Mapping[str, str],
-        retention: Retention,
-        expiry: Expiry,
-        rescales: RescaleDuty,
+        duties: Duties,
         clock: Clock,
         catalog: Catalog,
         reports: Reports,
@@ -472,8 +485,7 @@ class StatusReader:
     ) -> None:
         self._reports, self._presented, self._leases = reports, presented, leases
         self._engine, self._upkeep, self._about, self._clock = engine, upkeep, about, clock
-        self._retention, self._expiry, self._catalog = retention, expiry, catalog
-        self._rescales = rescales
+        self._duties, self._catalog = duties, catalog
         self._began = clock.monotonic()
         self._known = KnownTables()
         self.promises = PromiseDuty(engine)
@@ -545,9 +557,10 @@ class StatusReader:
             readable_from=readable,
             readable_token=view.token(readable.lsn),
             table=status,
-            decision=self._retention.decision(uuid),
-            expiry=self._expiry.figures(state),
-            rescale=self._rescales.figures(view, uuid),
+            decision=self._duties.retention.decision(uuid),
+            expiry=self._duties.expiry.figures(state),
+            rescale=self._duties.rescales.figures(view, uuid),
+            erasure=self._duties.erasure.figures(view, uuid),
             lake_ahead=self._engine.lake_ahead.get(uuid, ""),
             tier_problem=self._catalog.tier_problem(uuid),
             lake=self.lakes.figures_of(uuid),

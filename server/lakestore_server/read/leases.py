@@ -237,17 +237,7 @@ class Leases:
             self._drop_expired()
             first = list(self._leases.values())[:most]
             now = self._clock.monotonic()
-            return [
-                HeldRead(
-                    lease.owner,
-                    round(max(lease.expires - now, 0.0), 1),
-                    tuple(sorted({*lease.snapshots, *lease.starts})),
-                    lease.cut,
-                    lease.holders,
-                    lease.follower,
-                )
-                for lease in first
-            ]
+            return [_shown(lease, now) for lease in first]
 
     def grant(
         self,
@@ -314,7 +304,9 @@ class Leases:
         """Note that one holder is gone; the lease lasts `seconds` more for its return. Such leases are few: the ones
         that end first make room for others and for running reads."""
         with self._lock:
-            lease = self._leases[name]
+            lease = self._leases.get(name)
+            if lease is None:  # an erasure has cut it off
+                return
             lease.holders -= 1
             lease.is_kept = not lease.holders
             lease.expires = max(lease.expires, self._clock.monotonic() + seconds)
@@ -419,6 +411,33 @@ class Leases:
         with self._lock:
             for hold in holds:
                 self._leases.pop(self._registered.pop((follower, hold), ""), None)
+
+    def before(self, table_uuid: str, lsn: int, snapshots: Collection[int], starts: tuple[int, ...]) -> list[HeldRead]:
+        """The reads of a table that need a state before a commit: one of these `snapshots`, the log below `starts`, or
+        a cut."""
+        with self._lock:
+            self._drop_expired()
+            names = self._before(table_uuid, lsn, snapshots, starts)
+            now = self._clock.monotonic()
+            return [_shown(self._leases[name], now) for name in names]
+
+    def cut_off(self, table_uuid: str, lsn: int, snapshots: Collection[int], starts: tuple[int, ...]) -> int:
+        """End the reads of `before`: their next call is `PlanExpired`. Returns their number."""
+        with self._lock:
+            names = self._before(table_uuid, lsn, snapshots, starts)
+            for name in names:
+                del self._leases[name]
+        return len(names)
+
+    def _before(self, uuid: str, lsn: int, snapshots: Collection[int], starts: tuple[int, ...]) -> list[str]:
+        cuts = self._of_cuts(uuid)
+        return [
+            name
+            for name, lease in self._leases.items()
+            if lease.snapshots.get(uuid) in snapshots
+            or (uuid in lease.starts and starts and _below(lease.starts[uuid], starts))
+            or (name in cuts and lease.cut is not None and lease.cut < lsn)
+        ]
 
     def raise_log_start(self, table_uuid: str, starts: tuple[int, ...], lsns: range = range(0)) -> bool:
         """Let no read begin below these offsets from now on; False, and nothing done, if a read needs them. `lsns` are
@@ -549,3 +568,14 @@ class Leases:
 
 def _below(needed: tuple[int, ...], start: tuple[int, ...]) -> bool:
     return any(mine < first for mine, first in zip(needed, start, strict=True))
+
+
+def _shown(lease: Lease, now: float) -> HeldRead:
+    return HeldRead(
+        lease.owner,
+        round(max(lease.expires - now, 0.0), 1),
+        tuple(sorted({*lease.snapshots, *lease.starts})),
+        lease.cut,
+        lease.holders,
+        lease.follower,
+    )

@@ -37,6 +37,11 @@ class ReadableFrom:
             return ReadableFrom(
                 lsn, view.marks.time_us(start, stamp_us), "because a truncate removed all earlier rows", ""
             )
+        if start and start == state.erased_lsn:
+            stamp_us = max(log.base.time_us for log in state.logs)
+            return ReadableFrom(
+                lsn, view.marks.time_us(start, stamp_us), "because an erase of rows removed all earlier states", ""
+            )
         if start:
             begins = max(view.marks.time_us(log.base.lsn, log.base.time_us) for log in state.logs)
             kept = (

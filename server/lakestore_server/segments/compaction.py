@@ -7,6 +7,7 @@ the next checkpoint.
 - A record that is dropped leaves the offset it superseded in its segment while this row is stored. So a fold of the
   stored rows never meets a dead row without the record of its death.
 - The `__prev` columns below the log start, each read once, say which rows a bucket may lose.
+- A table with an erasure loses every dead row below its log start in the next checkpoint, whatever it costs.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from lakestore_server.index.keys import IndexKeys
 from lakestore_server.segments.segment_run import Rewrite, SegmentRun, dropped_deletes, left_of, within
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import CHANGE, DELETE, PREV, Chunk, Ints
+from lakestore_server.state.erasure import ErasureStep
 from lakestore_server.state.view import TableState, View
 
 log = logging.getLogger("lakestore.compaction")
@@ -123,13 +125,26 @@ def runs_due(
     return [run for run in done + runs if run.due]
 
 
+def runs_with_dead(chunks: Sequence[Chunk], base: Base, busy: frozenset[int]) -> list[SegmentRun]:
+    """Each segment below `base.upto` with a dead row, or with the offset of a row that is gone, as a run of its own."""
+    ended = (chunk for chunk in chunks if chunk.end <= base.upto and isinstance(chunk, Segment))
+    return [run for chunk in ended if id(chunk) not in busy and (run := _alone(chunk, base)).has_dead]
+
+
+def erasing_logs(view: View) -> frozenset[str]:
+    """Uuids of the tables whose erasure has moved the log start: every dead row below it goes."""
+    held = (each for each in view.erasures.values() if each.step is ErasureStep.LOG)
+    tables = (table for each in held for table in each.tables if table.uuid in view.tables)
+    return frozenset(t.uuid for t in tables if view.tables[t.uuid].log_start_lsn >= t.lsn)
+
+
 def _alone(chunk: Chunk, base: Base) -> SegmentRun:
     kills = chunk.kills()
     dead = base.dead.range_cardinality(chunk.start, chunk.end)
     stale = len(kills) - len(BitMap64(kills) & base.dead) if len(kills) else 0
     held, gone = chunk.rows + len(kills), dead + stale
     size = chunk.size * (held - gone) // max(held, 1)
-    return SegmentRun([chunk], held - gone, size, bool(is_mostly_gone(held, gone)))
+    return SegmentRun([chunk], held - gone, size, bool(is_mostly_gone(held, gone)), gone > 0)
 
 
 def _belong(before: SegmentRun, after: SegmentRun, limits: Limits) -> bool:
@@ -139,7 +154,8 @@ def _belong(before: SegmentRun, after: SegmentRun, limits: Limits) -> bool:
 
 
 def _joined(before: SegmentRun, after: SegmentRun) -> SegmentRun:
-    return SegmentRun(before.chunks + after.chunks, before.live + after.live, before.size + after.size, True)
+    has_dead = before.has_dead or after.has_dead
+    return SegmentRun(before.chunks + after.chunks, before.live + after.live, before.size + after.size, True, has_dead)
 
 
 class Amounts(NamedTuple):
@@ -215,6 +231,8 @@ class Compactor:
         self._beside_bytes = beside_bytes(limits)
         self._large: list[tuple[str, int]] = []
         """Buckets with runs to rewrite after this checkpoint."""
+        self._erasing: frozenset[str] = frozenset()
+        """Uuids of the tables that lose all their dead rows in this checkpoint."""
         self._turn = 0
         self.figures = Compactions()
 
@@ -223,6 +241,7 @@ class Compactor:
         self._bases = {key: base for key, base in self._bases.items() if key[0] in kept}
         self._swaps, self._room, self._is_full = [], self._limits.compaction_bytes, False
         self._large = []
+        self._erasing = erasing_logs(view)
 
     def compacted(
         self, state: TableState, bucket: int, cut: list[Chunk] | None, now_us: int, write: Callable[[SparseRows], Chunk]
@@ -233,9 +252,9 @@ class Compactor:
         if self._skips or self._is_full or not held.keyed or not held.base.end or key in self._broken:
             return None
         base = self._bases.setdefault(key, Base())
-        base.is_settled &= cut is None
+        base.is_settled &= cut is None and key[0] not in self._erasing
         try:
-            base.advance(held, now_us, _deletes_stay_us(state.table))
+            base.advance(held, now_us, 0 if key[0] in self._erasing else _deletes_stay_us(state.table))
             if base.is_settled:
                 return None
             return self._rewritten(state, key, base, list(held.chunks) if cut is None else cut, write)
@@ -255,10 +274,13 @@ class Compactor:
         chunks: list[Chunk],
         write: Callable[[SparseRows], Chunk],
     ) -> list[Chunk] | None:
-        due = runs_due(chunks, base, self._limits, self._busy())
-        if any(map(self._goes_beside, due)):
-            self._large.append(key)
-        runs = self._affordable([run for run in due if not self._goes_beside(run)])
+        if key[0] in self._erasing:
+            runs = runs_with_dead(chunks, base, self._busy())
+        else:
+            due = runs_due(chunks, base, self._limits, self._busy())
+            if any(map(self._goes_beside, due)):
+                self._large.append(key)
+            runs = self._affordable([run for run in due if not self._goes_beside(run)])
         if not runs:
             return None
         gone = BitMap64()

@@ -3,6 +3,7 @@ files.
 
 - Rows of a log table stay in the journal file (an extent) if that pays; then their segment is small.
 - A large segment is a file. Small segments share files, which are written and synced once.
+- After an erasure, files with bytes that no segment needs any more are emptied at once.
 - A shared file is removed with its last segment. If a third of a file is gone, or if it is no larger than the new file,
   its segments move into the new file. So there is a logarithmic number of files and a segment is copied as often.
 """
@@ -20,9 +21,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from lakestore.errors import Corrupt
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.retention import Retention
-from lakestore_server.files import extent, new_segment, shared_file
+from lakestore_server.files import extent, journal, new_segment, shared_file
 from lakestore_server.files.compression import compresses
 from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SHARED, SUFFIX
 from lakestore_server.files.extent import Extent, KeptFile, KeptFiles
@@ -31,7 +33,7 @@ from lakestore_server.files.segment import Segment, SegmentBytes, block_crcs
 from lakestore_server.files.shared_file import NewSegment, SharedFile
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
-from lakestore_server.segments.compaction import Compactor
+from lakestore_server.segments.compaction import Compactor, erasing_logs
 from lakestore_server.segments.merging import Merger
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import Chunk, MemoryChunk
@@ -101,6 +103,15 @@ class ExtentChoice:
 def _is_of_use(staying: int, size: int, limits: Limits) -> bool:
     """Whether a file of `size` bytes is worth keeping for the `staying` bytes."""
     return 100 * staying >= limits.extent_file_percent * size and staying > 0
+
+
+def has_rows_of(file: KeptFile, tables: frozenset[str]) -> bool:
+    """Whether a commit in a kept journal file has rows of one of these tables. A damaged file may have some."""
+    try:
+        frames = journal.frames(file.data.to_pybytes(), file.name, last=True)
+        return any(part.table in tables for frame in frames for part in frame.rows())
+    except Corrupt:
+        return True
 
 
 def files_to_empty(segments: Iterable[Segment], limits: Limits) -> frozenset[str]:
@@ -212,6 +223,8 @@ class SegmentCut:
         self._small: list[_Small] = []
         self._folders: dict[Path, None] = {}
         self._journal, self._extents = journal, ExtentChoice(disk, limits)
+        self._erasing: frozenset[str] = frozenset()
+        """Uuids of the tables that lose all their dead rows in this checkpoint."""
         self.made: list[Path] = []
         """Files made so far."""
 
@@ -219,7 +232,9 @@ class SegmentCut:
         """Durable segments for every bucket with rows in memory or with due segments below its log start."""
         self._compactor.begin(self._view)
         self._merger.begin()
-        self._extents.choose(self._frozen, self._journal, self._kept_path)
+        self._erasing = erasing_logs(self._view)
+        if not any(not each.is_done for each in self._view.erasures.values()):  # a kept file has rows of all tables
+            self._extents.choose(self._frozen, self._journal, self._kept_path)
         for uuid, state in self._tables.items():
             for bucket, held in enumerate(state.logs):
                 if not is_cut(held):
@@ -243,7 +258,8 @@ class SegmentCut:
         held = state.logs[bucket]
         is_merged_later = held.keyed and self._limits.merge_bytes > 0
         bytes_max = SMALL_TOGETHER * self._limits.shared_segment_bytes if is_merged_later else None
-        about = state.table.retention, held.base.end, self._view.marks
+        floors = self._view.floors(state.table.uuid)
+        about = state.table.retention, max(held.base.end, floors[bucket] if floors else 0), self._view.marks
         kept, runs = segment_runs(held.chunks, self._limits, *about, bytes_max)
         new = (self._written(state, bucket, run) for run in runs)
         return [*kept, *new]
@@ -268,6 +284,9 @@ class SegmentCut:
         """Gather the rows of kept files with too few needed bytes; damaged segments stay."""
         segments = [each for each in self._every() if each.segment.files]
         emptied = files_to_empty((each.segment for each in segments), self._limits)
+        if self._erasing:
+            kept = {file.name: file for each in segments for file in each.segment.files}
+            emptied |= {name for name, file in kept.items() if has_rows_of(file, self._erasing)}
         gathered = False
         for each in segments:
             if emptied.isdisjoint(each.segment.bytes_in) or any(damage for _, damage in each.segment.scrub()):
@@ -326,10 +345,20 @@ class SegmentCut:
                 lone.add(each)
         newest_first = [files[path] for path in sorted(files, reverse=True)]
         size = sum(each.segment.own_size for each in self._small)
-        for file in worth_emptying(newest_first, size, self._limits.compaction_bytes):
+        worth = worth_emptying(newest_first, size, self._limits.compaction_bytes)
+        if self._erasing:
+            taken = {id(file) for file in worth}
+            worth += [file for file in newest_first if id(file) not in taken and self._has_erased(file)]
+        for file in worth:
             self._move(file.parts)
         if len(lone.parts) > LONE_MAX:
             self._move(next(_groups(lone.parts, self._limits.compaction_bytes)))
+
+    def _has_erased(self, file: _Held) -> bool:
+        """Whether a shared file has bytes of a table under erasure that no segment needs any more."""
+        held = SharedFile(self._disk, file.parts[0].segment.path)
+        needed = {each.segment.part.at for each in file.parts}
+        return any(entry.table in self._erasing and at not in needed for at, entry in held.entries.items())
 
     def _every(self) -> Iterator[_Small]:
         """All segments that the checkpoint will name."""

@@ -248,6 +248,8 @@ class Merger:
         return _Merged(run.chunks, segment, rewrite, rewrite.forgotten())
 
     def _bucket(self, state: TableState, bucket: int, pause: Callable[[int], None]) -> None:
+        if self._loop.view.erasing(state.table.uuid) is not None:
+            return  # its segments are rewritten soon, and none may reach across the floor of the erasure
         for group in groups_due(state.logs[bucket], self._limits):
             self._replace(state, bucket, group, lambda: self._merge(state, bucket, group, pause))  # noqa: B023
 

@@ -31,6 +31,8 @@ class SegmentRun:
     """Estimated bytes that stay."""
     due: bool
     """Whether it is rewritten even alone."""
+    has_dead: bool = False
+    """Whether a row, or a superseded offset, is gone."""
 
     @property
     def start(self) -> int:

@@ -498,6 +498,11 @@ class SnapshotTables:
         self._sweeper.close()
         self._presenter.close()
 
+    def forget_table(self, table_uuid: str, *, cut_off: bool) -> int:
+        """Remove all presented files of a table. Returns the number of cuts that readers hold; with `cut_off` they
+        lose them."""
+        return self._upkeep.forget_table(table_uuid, cut_off=cut_off)
+
     def sweep(self) -> None:
         """Forget cuts whose leases have expired, and remove files that no cut of this run uses."""
         self._upkeep.sweep()

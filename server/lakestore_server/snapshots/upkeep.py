@@ -83,6 +83,19 @@ class SnapshotUpkeep:
                 self._is_old, self._next_look = True, now + LOOK_SECONDS
                 self.measure()
 
+    def forget_table(self, table_uuid: str, *, cut_off: bool) -> int:
+        """Remove all files of a table; with `cut_off` also the ones of held cuts. Returns the number of held cuts."""
+        with self._turn:
+            held = [cut for cut in self._held.cuts() if cut.key.table_uuid == table_uuid]
+            if (held or self._leases.in_grace) and not cut_off:
+                return max(len(held), 1)
+            self._presenter.forget(self._held.dropped(lambda cut: cut.key.table_uuid == table_uuid))
+            self._presenter.keep_tables(self._engine.view.tables.keys() - {table_uuid})
+            if table_uuid in self._folders.tables():
+                self._folders.remove_table(table_uuid)
+            self._is_old = True
+        return 0
+
     def measure(self) -> Usage:
         """The number and size of the files. Scans the folders if they may have changed since the last scan."""
         if self._is_old:

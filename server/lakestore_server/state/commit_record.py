@@ -26,6 +26,7 @@ from lakestore.errors import Exhausted
 from lakestore.model.table import Table
 from lakestore_server.state.catalog_change import CatalogChange
 from lakestore_server.state.chunk import CommitIndex, LazyFlat, MemoryChunk
+from lakestore_server.state.erasure import Erasure
 from lakestore_server.state.rescale import RescaleChange, Swap
 from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
 
@@ -498,6 +499,8 @@ class CommitRecord:
     rescale: list[RescaleChange] = field(default_factory=list)
     swap: list[Swap] = field(default_factory=list)
     """Applied after everything else, also after rows of the copies."""
+    erase: list[Erasure] = field(default_factory=list)
+    """Each replaces the erasure with its id."""
 
     @property
     def clock_us(self) -> int:

@@ -15,6 +15,7 @@ from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.catalog_change import CatalogChange
 from lakestore_server.state.chunk import Chunk
 from lakestore_server.state.commit_record import BEGINNING, CommitRecord, Place, RowsPart, SubscriptionChange
+from lakestore_server.state.erasure import erased_lsn, noted
 from lakestore_server.state.producers import FrozenProducers, Producers
 from lakestore_server.state.registers import Register, Registers
 from lakestore_server.state.rescale import FormerTable, Rescale, RescaleChange, RescaleEnd
@@ -125,7 +126,9 @@ class State:
         if record.starts:
             tables = dict(tables)
             for start in record.starts:
-                tables[start.table] = tables[start.table].from_lsn(start.lsn)
+                after = tables[start.table].from_lsn(start.lsn)
+                is_erased = start.lsn == erased_lsn(view.erasures, start.table, start.lsn)
+                tables[start.table] = replace(after, erased_lsn=start.lsn) if is_erased else after
         subscriptions = _subscribed(view.subscriptions, record.subscriptions) if record.subscriptions else None
         if record.truncate:
             subscriptions = _expired(subscriptions or view.subscriptions, record, tables)
@@ -145,6 +148,7 @@ class State:
                 dropped,
                 sql_views,
                 _rescaled(view.rescales, record.rescale) if record.rescale else view.rescales,
+                noted(view.erasures, record.erase) if record.erase else view.erasures,
             ),
         )
 

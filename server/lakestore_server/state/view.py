@@ -23,6 +23,7 @@ from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.catalog_change import Pointer, SqlView, TierRecord
 from lakestore_server.state.chunk import CHANGE, PREV, Chunk, Position
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
+from lakestore_server.state.erasure import Erasure
 from lakestore_server.state.rescale import FormerTable, Rescale
 from lakestore_server.state.subscription import Subscription
 
@@ -126,6 +127,8 @@ class TableState:
     """The commit of the last truncate; 0 for none."""
     former: tuple[FormerTable, ...] = ()
     """The tables that it replaced, oldest first."""
+    erased_lsn: int = 0
+    """The log start that the last erasure has set; 0 for none."""
 
     @staticmethod
     def new(table: Table, lsn: int, time_us: int) -> TableState:
@@ -236,6 +239,20 @@ class View:
     """The catalog's SQL views by namespace and name."""
     rescales: Mapping[str, Rescale] = field(default_factory=dict)
     """By the uuid of the source."""
+    erasures: Mapping[str, Erasure] = field(default_factory=dict)
+    """By id, oldest first."""
+
+    def erasing(self, uuid: str) -> Erasure | None:
+        """The oldest unfinished erasure of a table."""
+        for each in self.erasures.values():
+            if not each.is_done and any(table.uuid == uuid for table in each.tables):
+                return each
+        return None
+
+    def floors(self, uuid: str) -> tuple[int, ...]:
+        """The offsets per bucket below which dead rows of a table leave the disk; empty if nothing is being erased."""
+        held = self.erasing(uuid)
+        return next((table.floors for table in held.tables if table.uuid == uuid), ()) if held else ()
 
     @property
     def kept(self) -> Mapping[str, TableState]:

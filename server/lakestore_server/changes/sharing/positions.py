@@ -106,6 +106,8 @@ def gone_since(state: TableState) -> str:
     """A relative clause that says which changes of a table are gone."""
     if state.truncated_lsn and state.truncated_lsn == state.log_start_lsn:
         return f"which lost all rows before LSN {state.truncated_lsn} by a truncate"
+    if state.erased_lsn and state.erased_lsn == state.log_start_lsn:
+        return f"whose changes up to LSN {state.erased_lsn} were removed by an erase of rows"
     if state.swapped_lsn > state.log_start_lsn:
         how = "a branch took its place" if state.former[-1].apart else "it was rescaled"
         return f"which keeps changes from LSN {state.swapped_lsn} on, at which {how}"
