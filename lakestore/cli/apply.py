@@ -12,7 +12,7 @@ import click
 
 from lakestore.cli.connection import json_option, open_lake, server_option
 from lakestore.cli.output import emit_json, emit_text
-from lakestore.errors import Invalid
+from lakestore.errors import Invalid, NeedsApproval
 from lakestore.evolution import LAKE_SETTABLE, DropColumn, Step, to_json
 from lakestore.model import table_file
 from lakestore.model.alteration import apply_steps
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lakestore.client.lake import Lake
 
 PENDING = 3
-"""Exit code of `--plan` if there are changes."""
+"""Exit code of `--plan` if there are changes, and of changes that wait for an approval."""
 Line = tuple[str, str]
 """A sign (+ ~ -) and a text."""
 
@@ -60,7 +60,8 @@ class Move:
 def apply(path: Path, plan: bool, allowed: tuple[str, ...], server: str, as_json: bool) -> int:
     """Create or evolve tables to match a file; docs/tables.md describes the file.
 
-    The whole file is checked before the first change. Tables that the file does not name are left alone. A column is
+    The whole file is checked before the first change. A change that the table's contract leaves to an
+    approver becomes a proposal, with exit code 3. Tables that the file does not name are left alone. A column is
     renamed by `renamed_from:` in the file, and dropped only if --allow-drop names it.
     """
     wanted = table_file.parse(path.read_text(), path.name)
@@ -75,15 +76,16 @@ def apply(path: Path, plan: bool, allowed: tuple[str, ...], server: str, as_json
         if refused and not plan:
             options = " ".join(f"--allow-drop {name}" for name in refused)
             raise Invalid(f"nothing was changed: columns would be dropped with what they hold; to do so add {options}")
-        if not plan:
-            for move in moves:
-                _make(lake, move, check_only=False)
+        answers = {} if plan else {move.after.name: _made(lake, move) for move in moves}
+    waiting = {name: error for name, error in answers.items() if error is not None}
     if as_json:
-        emit_json([_as_data(move) for move in moves])
+        emit_json([_as_data(move, waiting.get(move.after.name)) for move in moves])
     pending = sum(move.action != "nothing" for move in moves)
     if not as_json:
-        emit_text(_summary(moves, plan=plan))
-    return PENDING if plan and pending else 0
+        emit_text(_summary(moves, plan=plan, waiting=len(waiting)))
+        for error in waiting.values():
+            emit_text(error.message)
+    return PENDING if (plan and pending) or waiting else 0
 
 
 def _moves(wanted: Sequence[table_file.WantedTable], tables: dict[str, Table]) -> list[Move]:
@@ -104,6 +106,15 @@ def _moves(wanted: Sequence[table_file.WantedTable], tables: dict[str, Table]) -
     if problems:
         raise Invalid(f"nothing was changed: {'; '.join(problems)}")
     return moves
+
+
+def _made(lake: Lake, move: Move) -> NeedsApproval | None:
+    """Make a change; the error of one that became a proposal."""
+    try:
+        _make(lake, move, check_only=False)
+    except NeedsApproval as error:
+        return error
+    return None
 
 
 def _make(lake: Lake, move: Move, *, check_only: bool) -> None:
@@ -135,17 +146,20 @@ def _headline(move: Move) -> str:
     return f"schema version {move.before.schema_id} → {table.schema_id}" if renewed else "options"
 
 
-def _summary(moves: Sequence[Move], *, plan: bool) -> str:
+def _summary(moves: Sequence[Move], *, plan: bool, waiting: int) -> str:
     actions = [move.action for move in moves]
-    said = [("create", "to create" if plan else "created"), ("alter", "to alter" if plan else "altered")]
-    counts = [f"{actions.count(action)} {text}" for action, text in said if action in actions]
+    numbers = {"create": actions.count("create"), "alter": actions.count("alter") - waiting, "wait": waiting}
+    said = {"create": "to create" if plan else "created", "alter": "to alter" if plan else "altered"}
+    said["wait"] = "waiting for an approval"
+    counts = [f"{number} {said[action]}" for action, number in numbers.items() if number]
     return ", ".join(counts) if counts else "nothing to do"
 
 
-def _as_data(move: Move) -> dict[str, Any]:
+def _as_data(move: Move, waiting: NeedsApproval | None) -> dict[str, Any]:
     differences = [f"{sign} {text}" for sign, text in lines(move.before, move.after)]
     steps = json.loads(to_json(move.steps))
-    return {"table": move.after.name, "action": move.action, "differences": differences, "steps": steps}
+    proposal = {"proposal": waiting.proposal} if waiting else {}
+    return {"table": move.after.name, "action": move.action, "differences": differences, "steps": steps, **proposal}
 
 
 def lines(before: Table | None, after: Table) -> Iterator[Line]:

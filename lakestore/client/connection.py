@@ -134,7 +134,14 @@ class Connection:
     def definition_of(self, name: str) -> Table:
         return self._definitions[name] if name in self._definitions else self.newest(name)
 
-    def alter_table(self, definition: Table, steps: Sequence[Step], *, check_only: bool = False) -> Table:
+    def alter_table(
+        self,
+        definition: Table,
+        steps: Sequence[Step],
+        *,
+        check_only: bool = False,
+        proposal: pb.Proposal | None = None,
+    ) -> Table:
         """Apply the steps as one commit. Raises `Conflict` if the definition is not the current one."""
         request = pb.AlterTableRequest(
             table=definition.name,
@@ -142,6 +149,7 @@ class Connection:
             schema_id=definition.schema_id,
             check_only=check_only,
             table_uuid=definition.uuid,
+            proposal=proposal,
         )
         info = self.transport.alter_table(request)
         return Table.from_json(info.definition) if check_only else self._known(info)

@@ -122,21 +122,30 @@ class Lake:
         """A table's cached definition."""
         return self._connection.definition_of(name)
 
-    def alter(self, definition: Definition, steps: Sequence[Step], *, check_only: bool = False) -> Definition:
+    def alter(
+        self,
+        definition: Definition,
+        steps: Sequence[Step],
+        *,
+        check_only: bool = False,
+        proposal: Mapping[str, str] | None = None,
+    ) -> Definition:
         """Apply the steps as one commit and return the definition. Raises `Conflict` if the definition is not
-        current.
+        current, and `NeedsApproval` if the steps became a proposal; `proposal` has its `bridge`, `topic` and `change`.
 
         With `check_only` nothing is changed.
         """
-        return self._connection.alter_table(definition, steps, check_only=check_only)
+        said = proposals.described(proposal) if proposal else None
+        return self._connection.alter_table(definition, steps, check_only=check_only, proposal=said)
 
     def proposals(self, table: str = "") -> list[dict[str, Any]]:
         """The changes of a table that wait for an approver, and the decided ones, oldest first; default: all tables."""
         return proposals.list_proposals(self._connection, table)
 
-    def propose(self, definition: Definition, steps: Sequence[Step], *, change: str, **source: str) -> NeedsApproval:
-        """Store steps as a proposal unless it is there. Returns the error that names it and its state."""
-        return proposals.propose(self._connection, definition, steps, pb.Proposal(change=change, **source))
+    def propose(self, definition: Definition, steps: Sequence[Step], proposal: Mapping[str, str]) -> NeedsApproval:
+        """Store steps as a proposal unless it is there; `proposal` is as in `alter`. Returns the error that names the
+        proposal and its state."""
+        return proposals.propose(self._connection, definition, steps, proposals.described(proposal))
 
     def approve(self, proposal: str, *, why: str = "") -> dict[str, Any]:
         """Change the table by a proposal. Returns the proposal afterwards; a second approval changes nothing."""

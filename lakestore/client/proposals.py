@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from lakestore import evolution
 from lakestore.errors import Denied, Invalid, NeedsApproval, NotFound
 from lakestore.evolution import Step
 from lakestore.model.contract.ownership import Ownership
@@ -24,17 +23,16 @@ DECISIONS = 10
 """Decisions that `who` shows."""
 
 
+def described(said: Mapping[str, str]) -> pb.Proposal:
+    """A proposal's `bridge`, `topic` and `change` as a message."""
+    return pb.Proposal(bridge=said.get("bridge", ""), topic=said.get("topic", ""), change=said.get("change", ""))
+
+
 def propose(connection: Connection, table: Table, steps: Sequence[Step], said: pb.Proposal) -> NeedsApproval:
     """Store steps as a proposal unless it is there. Returns the error that names it and its state."""
-    request = pb.AlterTableRequest(
-        table=table.name,
-        alteration=evolution.to_json(steps),
-        schema_id=table.schema_id,
-        table_uuid=table.uuid,
-        propose=said,
-    )
+    said.only = True
     try:
-        connection.transport.alter_table(request)
+        connection.alter_table(table, steps, proposal=said)
     except NeedsApproval as error:
         return error
     raise Invalid("the server altered the table and stored no proposal: run it with this release")

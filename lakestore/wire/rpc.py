@@ -41,7 +41,7 @@ TALK_BYTES_MAX = 64 << 10
 PROTOCOL, PROTOCOL_MIN = 5, 4
 """The protocol of this release, and the oldest one that either end understands: that of release 0.2."""
 FIELDS_SINCE = {
-    "AlterTableRequest": {"propose": 5},
+    "AlterTableRequest": {"proposal": 5},
     "BackupRequest": {"without_lake": 5},
     "Change": {"keep": 5, "as_of": 5, "part": 5},
     "CommitRequest": {"registers": 5},

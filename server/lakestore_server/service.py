@@ -208,7 +208,9 @@ def _verbs(parts: _Parts) -> Verbs:
 
 def _table_verbs(engine: Engine, catalog: Catalog, *, owner_required: bool) -> tuple[TableVerbs, Proposals]:
     proposals = Proposals(engine, catalog)
-    return TableVerbs(engine, catalog, proposals.propose, owner_required=owner_required), proposals
+    tables = TableVerbs(engine, catalog, proposals.propose, owner_required=owner_required)
+    catalog.alter_table = tables.alter_table
+    return tables, proposals
 
 
 AnyVerbs = dict[str, Callable[..., Any]]

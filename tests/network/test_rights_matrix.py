@@ -124,7 +124,7 @@ PLAIN = set(
     deep detail
     dry_run end epoch files folder heads hidden holder in_parts key keys lag lake_snapshot list_services live_end
     live_only live_start location member next no_dead owner prefix primary_key problems progress
-    proposal propose protocol purge
+    proposal protocol purge
     range_changes changes_max hot_bytes_max records rejected release require reviewed rights running schema_id sequence
     service session shard start step timeline to token until upkeep where why without_lake backups certificate erasure
     within_seconds""".split()

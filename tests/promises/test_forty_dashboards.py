@@ -14,6 +14,7 @@ import lakestore as ls
 from lakestore.errors import Invalid
 from lakestore.evolution import SetContract
 from tests.promises.test_an_owner_decides import document
+from tests.support.engines import DuckDb
 from tests.support.served import Served
 
 SCHEMA = pa.schema(
@@ -113,6 +114,28 @@ def test_forty_saved_queries_do_not_notice_a_rename(served: Served) -> None:
     assert answers(lake) == before
     served.restart()
     assert answers(served.lake) == before
+
+
+def test_stock_duckdb_reads_the_names_of_a_version_from_the_catalog(tmp_path: Path) -> None:
+    with Served(tmp_path / "data", ports=True) as served:
+        orders = filled(served.lake)
+        duck = DuckDb(f"http://{served.server.about['http']}/iceberg")
+        now, version = duck.attach("now"), orders.definition.schema_id
+        duck.sql("CREATE SCHEMA shop")
+        duck.sql(f'CREATE VIEW shop.orders AS SELECT id, amount, who, note FROM {now}.shop."orders${version}"')
+        duck.sql(f"CREATE VIEW shop.people AS SELECT who, amount FROM {now}.shop.people")
+        before = [duck.sql(query) for query in DASHBOARDS]
+        orders.alter(rename={"amount": "total", "note": "remark"})
+        assert [duck.sql(query) for query in DASHBOARDS] == before
+        orders.upsert([{"id": 5, "total": 50, "who": "a", "remark": "n5"}])
+        assert duck.sql(DASHBOARDS[0])[-1] == (5, 50)
+        assert duck.sql(f"SELECT total, remark FROM {now}.shop.orders WHERE id = 5") == [(50, "n5")]
+        token = served.lake.last_token
+        orders.alter(SetContract(document(policy="{rename: allow}"), "orders"))
+        orders.alter(add={"amount": pa.string()})
+        assert duck.sql(DASHBOARDS[0])[-1] == (5, 50)
+        assert duck.sql(f'SELECT amount FROM {now}.shop."orders${version}@{token}" WHERE id = 5') == [(50,)]
+        duck.close()
 
 
 def test_new_queries_see_the_new_names_and_a_query_with_both_has_both(served: Served) -> None:

@@ -134,6 +134,8 @@ class Assembly:
         try:
             if planned.before is None:
                 return self._lake.create(planned.after).definition
+            if planned.before.contract is not None and not planned.spec.columns:
+                return planned.before  # the watch alters it, or proposes that
             if planned.steps:
                 return self._lake.alter(planned.before, planned.steps)
         except Conflict:  # another member of the group created it first

@@ -162,11 +162,13 @@ def unversioned(target: str, known: TableFacts) -> str:
 
 
 def uncut(target: str, known: TableFacts) -> str:
-    """The table of a name under a prefix. `shop.orders@<position>` is a cut of our table `shop.orders`, unless a table
-    has the whole name."""
+    """The table of a name under a prefix. `shop.orders@<position>` is a cut of our table `shop.orders`, and
+    `shop.orders$3` has its columns by the names of version 3, unless a table has the whole name."""
+    if known.kind_of(target) != "absent":
+        return target
     parted = names.split_position(target)
-    is_cut = parted is not None and known.kind_of(target) == "absent" and known.kind_of(parted[0]) == "own"
-    return parted[0] if parted is not None and is_cut else target
+    base = unversioned(parted[0] if parted else target, known)
+    return base if known.kind_of(base) == "own" else target
 
 
 def path_name(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:

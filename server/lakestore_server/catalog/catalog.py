@@ -14,7 +14,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from lakestore.errors import Conflict, Corrupt, Invalid, LakestoreError, NotFound
+from lakestore.evolution import to_json
 from lakestore.model.table import Table, refuse_system_database
+from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.catalog import foreign_history, gate, locations, metadata_updates, our_tables
 from lakestore_server.catalog.commits import Commits, TableChange, TruncatedSnapshot
 from lakestore_server.catalog.contents import Contents, Name
@@ -22,6 +24,7 @@ from lakestore_server.catalog.errors import AlreadyExists, Forbidden, NamespaceN
 from lakestore_server.catalog.ledger import Ledger
 from lakestore_server.catalog.metadata_store import MetadataStore, StoredMetadata
 from lakestore_server.catalog.outside_tables import OutsideCatalogs, OutsideTables, is_outside
+from lakestore_server.catalog.owners import CALLER
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.catalog.views import SqlViews
 from lakestore_server.host.clock import RealClock
@@ -144,6 +147,8 @@ class Catalog:
         )
         self.views = SqlViews(ledger, store, self._contents, self.warehouse, now_ms=now_ms, new_uuid=new_uuid)
         """The verbs of SQL views."""
+        self.alter_table: Callable[[pb.AlterTableRequest], pb.TableInfo] | None = None
+        """The verb of alterations, which an engine's ALTER TABLE uses; None in tests of the catalog alone."""
         self.commits = 0
         """Commits since the start."""
         self.refusals: Counter[str] = Counter()
@@ -217,6 +222,10 @@ class Catalog:
     def load(self, name: Name) -> StoredMetadata:
         """A table's current metadata. `orders$3` is our table `orders` with the schema of its version 3."""
         return self._contents.load(name)
+
+    def resolved(self, name: Name) -> tuple[Name, Table | None]:
+        """The table of a name, and the version if the table is ours and the name has one."""
+        return self._contents.resolved(name)
 
     def metadata(self, location: str) -> StoredMetadata:
         return self._store.load(location)
@@ -410,6 +419,9 @@ class Catalog:
             raise Invalid("a commit names one or more tables, each of them once")
         if self._seen(key):
             return [self.load(change.name) for change in changes]
+        if len(changes) == 1 and self._commits.alters_columns(changes[0]):
+            self._alter(changes[0])
+            return [self.load(changes[0].name)]
         try:
             done = self._commits.attempts(changes, key, trusted=False)
         except LakestoreError as error:
@@ -420,6 +432,20 @@ class Catalog:
             self._contents.seen_as(made, self._contents.resolved(change.name)[1])
             for made, change in zip(done, changes, strict=True)
         ]
+
+    def _alter(self, change: TableChange) -> None:
+        """Alter a table as its contract says for whoever asks. The lake has the columns with its next round."""
+        table, steps = self._commits.alteration(change)
+        if not CALLER.get().may("admin", table.name):
+            raise Forbidden(f"columns of {table.name} are changed by principals with the right 'admin' on it")
+        if steps and self.alter_table is not None:
+            request = pb.AlterTableRequest(
+                table=table.name,
+                table_uuid=table.uuid,
+                schema_id=table.schema_id,
+                alteration=to_json(steps),
+            )
+            self.alter_table(request)
 
     def _seen(self, key: str) -> bool:
         return bool(key) and self.ledger.seen(key)

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lakestore.errors import Conflict, Invalid, LakestoreError
+from lakestore.evolution import Step
 from lakestore.iceberg.manifest_lists import write_list
 from lakestore.model.table import Table
-from lakestore_server.catalog import gate, locations, metadata, metadata_updates, our_tables
+from lakestore_server.catalog import engine_alterations, gate, locations, metadata, metadata_updates, our_tables
 from lakestore_server.catalog.contents import Contents, Name
 from lakestore_server.catalog.errors import Forbidden, NoSuchTable
 from lakestore_server.catalog.ledger import Ledger
@@ -303,6 +304,24 @@ class Commits:
     def look_outside(self, table: Table) -> None:
         """Adopt what others committed to a table at its outside catalog."""
         self._outside.look(table, lambda: self._knowledge(table))
+
+    def alters_columns(self, change: TableChange) -> bool:
+        """Whether another engine changes the columns of a table with a contract, and nothing else."""
+        name, version = self._contents.resolved(change.name)
+        table = self._ledger.own_table(name.namespace, name.table)
+        has_contract = table is not None and table.contract is not None and not is_outside(table)
+        return has_contract and version is None and engine_alterations.is_about_columns(change.updates)
+
+    def alteration(self, change: TableChange) -> tuple[Table, list[Step]]:
+        """The table whose columns a change is about, and the steps of the change."""
+        name = change.name
+        table = self._ledger.own_table(name.namespace, name.table)
+        if table is None:
+            raise NoSuchTable(f"Table does not exist: {name}")
+        base = self._contents.current(name, self._contents.pointer(name))
+        check_requirements(change.requirements, base.doc)
+        doc = metadata_updates.updated(base.doc, change.updates, now_ms=self._now_ms(), base_location=base.location)
+        return table, engine_alterations.steps_of(table, base.doc, doc)
 
     def create(self, name: Name, doc: Json, key: str) -> StoredMetadata:
         """Create a table with its first metadata; `Conflict` if another creation came first."""

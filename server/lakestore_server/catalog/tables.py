@@ -390,9 +390,9 @@ class TableVerbs:
         contracts = [step for step in steps if isinstance(step, SetContract)]
         why = contracts[0].why if contracts else ""
         by = Decision.of_caller("alter", owners.words_of(steps), why)
-        if request.HasField("propose"):
+        if request.proposal.only:
             table = self._engine.view.meant(request.table, request.table_uuid).table
-            raise self._propose(table, steps, replace(by, action="propose"), request.propose)
+            raise self._propose(table, steps, replace(by, action="propose"), request.proposal)
 
         if request.check_only:
             return pb.TableInfo(definition=self._checked(request, steps, by, is_shown=True).to_json())
@@ -413,7 +413,7 @@ class TableVerbs:
                         self.dead_letters(made)  # a row that breaks a rule finds its place
             return pb.TableInfo(definition=self._engine.operate(plan).result.to_json())
         except owners.ApprovalMissing as missing:
-            raise self._propose(missing.table, steps, replace(by, action="propose"), pb.Proposal()) from None
+            raise self._propose(missing.table, steps, replace(by, action="propose"), request.proposal) from None
         except (owners.OwnerDenied, owners.PolicyRefused) as verdict:
             owners.write_refusal(self._engine, verdict)
             raise

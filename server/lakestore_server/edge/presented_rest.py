@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import orjson
 from starlette.responses import Response
 from starlette.routing import Route
 
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT
 from lakestore.model import names
+from lakestore.model.table import Table
 from lakestore_server.catalog.contents import Name
 from lakestore_server.catalog.errors import Forbidden, NoSuchTable
 from lakestore_server.catalog.schemas import Json
@@ -94,12 +96,12 @@ def _load_table(call: CatalogRequest, of_lake: Verb) -> Response | Slow:
         return of_lake(call)
     presented = _presented(call)
     keys = _keys(call, ask, refresh=f"{call.place}{CREDENTIALS}")
-    if keys:
+    if keys or ask.names_of:
         ask = replace(ask, etags="")  # a 304 would leave the engine with a key that ends
     answer = presented.kept(ask)
     if answer is None:
-        return Slow(lambda: _answered(presented.load(ask), keys))
-    return _answered(answer, keys)
+        return Slow(lambda: _answered(presented.load(ask), keys, ask.names_of))
+    return _answered(answer, keys, ask.names_of)
 
 
 def _keys(call: CatalogRequest, ask: LoadRequest, *, refresh: str = "", is_asked: bool = False) -> Json:
@@ -114,11 +116,26 @@ def _load_credentials(call: CatalogRequest, of_lake: Verb) -> Response | Slow:
     return of_lake(call) if ask is None else iceberg_rest.credentials_answer(_keys(call, ask, is_asked=True))
 
 
-def _answered(answer: LoadAnswer, keys: Json) -> Response:
+def _answered(answer: LoadAnswer, keys: Json, names_of: Table | None) -> Response:
+    if names_of is not None and answer.body is not None:
+        answer = LoadAnswer(f'{answer.etag.rstrip(chr(34))}-{names_of.schema_id}"', renamed(answer.body, names_of))
     headers = {"etag": answer.etag, **(iceberg_rest.SECRET_ANSWER if keys else {})}
     if answer.body is None:
         return Response(status_code=304, headers=headers)
     return Response(with_keys(answer.body, keys), headers=headers, media_type="application/json")
+
+
+def renamed(body: bytes, version: Table) -> bytes:
+    """An answer whose columns have the names of a version. Iceberg finds columns in files by their ids. A newer column
+    with such a name is left out."""
+    said = orjson.loads(body)
+    doc = said["metadata"]
+    names = {column.id: column.name for column in version.columns}
+    schema = next(each for each in doc["schemas"] if each["schema-id"] == doc["current-schema-id"])
+    taken = {names[field["id"]].lower() for field in schema["fields"] if field["id"] in names}
+    kept = [field for field in schema["fields"] if field["id"] in names or field["name"].lower() not in taken]
+    schema["fields"] = [{**field, "name": names.get(field["id"], field["name"])} for field in kept]
+    return orjson.dumps(said)
 
 
 def _has_table(call: CatalogRequest, of_lake: Verb) -> Response | Slow:
@@ -139,13 +156,15 @@ def _ask(call: CatalogRequest) -> LoadRequest | None:
     """The load that a request asks for; None for a foreign table, which `now` shows as it is."""
     shown, name = _warehouse(call), call.name
     ledger, position = call.catalog.ledger, shown.position
+    names_of: Table | None = None
     if ledger.own_table(name.namespace, name.table) is None:
-        is_known = position or name.table in ledger.pointers(name.namespace)
-        parted = None if is_known else names.split_position(name.table)
-        if parted is None or ledger.own_table(name.namespace, parted[0]) is None:
+        is_known = name.table in ledger.pointers(name.namespace)
+        parted = None if is_known or position else names.split_position(name.table)
+        base, names_of = call.catalog.resolved(type(name)(name.namespace, parted[0] if parted else name.table))
+        if is_known or ledger.own_table(base.namespace, base.table) is None:
             _check_not_ours(call, shown)
             return None
-        name, position = type(name)(name.namespace, parted[0]), warehouse.said_position(parted[1])
+        name, position = base, warehouse.said_position(parted[1]) if parted else position
     return LoadRequest(
         table=str(name),
         position=position,
@@ -153,6 +172,7 @@ def _ask(call: CatalogRequest) -> LoadRequest | None:
         seconds=_seconds(call),
         etags=call.headers.get("if-none-match", ""),
         is_rooted=call.headers.get("user-agent", "").startswith(_ROOTED),
+        names_of=names_of,
     )
 
 

@@ -201,6 +201,8 @@ class LoadRequest:
     """The requested lease; 0 for the default."""
     etags: str = ""
     """If-None-Match of the request."""
+    names_of: Table | None = None
+    """The version that names the columns; None: the version at the cut. The caller renames them."""
     is_rooted: bool = False
     """Whether the client opens only files below the document's location."""
 

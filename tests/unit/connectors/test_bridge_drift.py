@@ -15,9 +15,11 @@ import lakestore as ls
 from lakestore.cli import proposals as commands
 from lakestore.cli.main import run_command
 from lakestore.errors import Conflict, Invalid, NotFound
-from lakestore.evolution import AddColumn, MakeOptional, RenameColumn, Step, WidenColumn
+from lakestore.evolution import AddColumn, MakeOptional, RenameColumn, SetContract, Step, WidenColumn
+from lakestore.kafka.bridge import dead_letters
 from lakestore.kafka.bridge.assembly import Assembly
 from lakestore.kafka.bridge.commit import Committer
+from lakestore.kafka.bridge.dead_letters import Selection
 from lakestore.kafka.bridge.decode.avro_records import AvroRecords
 from lakestore.kafka.bridge.decode.json_records import JsonDecoder
 from lakestore.kafka.bridge.decode.registry import Registry
@@ -25,10 +27,14 @@ from lakestore.kafka.bridge.drift.differences import differences
 from lakestore.kafka.bridge.drift.watching import REFRESH_SECONDS, Watch
 from lakestore.kafka.bridge.outcome import MappedBlock, Stage
 from lakestore.kafka.bridge.pipeline import Pipeline
+from lakestore.kafka.bridge.replay import Replay
 from lakestore.kafka.bridge.spec import BridgeSpec, ColumnSpec, RegistrySpec, SourceSpec, TableSpec, TopicSpec
+from lakestore.model import dead_letter_table
 from lakestore.model.types import arrow_type
+from tests.promises.test_an_owner_decides import document
 from tests.support.avro_cases import Json, records, written
 from tests.support.registry import FaultyRegistry
+from tests.unit.connectors.test_replay import Now, nothing
 
 
 @pytest.fixture
@@ -326,6 +332,48 @@ def test_the_commands_list_and_decide(
     assert run_command(["proposals", "approve", "nothing"]) == 1
     assert "no proposal 'nothing'" in capsys.readouterr().err
     assert run_command(["bridge"]) == 2
+
+
+def test_records_of_a_change_that_the_contract_leaves_to_an_approver_are_replayed_once(
+    lake: ls.Lake, registry: FaultyRegistry
+) -> None:
+    policy = "{add: approve, widen: approve, rename: approve}"
+    orders(lake).alter(SetContract(document(policy=policy), "orders"))
+    topic = TopicSpec("", "orders", target=TableSpec("shop.orders", ("id",)), format="avro")
+    source = SourceSpec("", "", "shop", RegistrySpec(registry.url, {"max.retries": "0"}))
+    assembly = Assembly(BridgeSpec("shop", {"": source}, (topic,)), lake)
+    fields = {"id": "long", "n": "long", "who": ["null", "string"], "more": "int"}
+    schema = {"type": "record", "name": "O", "fields": [{"name": name, "type": kind} for name, kind in fields.items()]}
+    registry.answers["/schemas/ids/1"] = (200, json.dumps({"schema": json.dumps(schema)}).encode())
+    values = [{"id": 1, "n": 7, "who": "a", "more": 3}, {"id": 2, "n": 1 << 40, "who": "b", "more": 4}]
+    sent = records([b"\0\0\0\0\1" + written(schema, value) for value in values])
+    mapped = assembly.pipeline(topic, "orders").process(sent)
+    assert rows(mapped) == [{"id": 1, "n": 7, "who": "a"}]
+    (reject,) = mapped.rejects["shop.orders"]
+    waiting = {row["change"]: row["id"] for row in lake.proposals("shop.orders")}
+    assert list(waiting) == [
+        "field 'n' is int64 now, and its column int32: the column is made wider",
+        "field 'more' is new, of type int32",
+    ]
+    assert (reject.code, waiting["field 'n' is int64 now, and its column int32: the column is made wider"]) == (
+        "waits-for-proposal",
+        reject.sentence.rsplit(" ", 1)[1],
+    )
+    lake.create(dead_letter_table.definition("shop.orders"))
+    lake.table("shop.orders__dlq").upsert(dead_letters.rows_of(sent, [reject], "shop", 1 << 20))
+    spec, waits = assembly.spec, Selection(codes=("waits-for-proposal",))
+
+    def replayed() -> tuple[int, int]:
+        now = Now(nothing, [""])
+        found = Replay(lake, spec, "shop.orders", Assembly(spec, lake).pipeline, now, overwrite=True).run(waits)
+        return found.applied, found.failed
+
+    assert replayed() == (0, 1)
+    for id in waiting.values():
+        lake.approve(id)
+    assert [replayed(), replayed()] == [(1, 0), (0, 0)]
+    assert lake.table("shop.orders").scan().to_arrow().to_pylist() == [{**values[1]}]
+    assert lake.table("shop.orders__dlq").scan().count() == 0
 
 
 def test_a_restart_makes_no_column_of_a_renamed_field(lake: ls.Lake, registry: FaultyRegistry) -> None:

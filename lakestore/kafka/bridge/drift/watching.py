@@ -150,7 +150,8 @@ class Watch:
 
     def _follow(self, name: str, topic: str, change: Change) -> None:
         try:
-            self._tables[name] = self._lake.alter(self._tables[name], change.steps)
+            said = {"bridge": self._bridge, "topic": topic, "change": change.words}
+            self._tables[name] = self._lake.alter(self._tables[name], change.steps, proposal=said)
         except NeedsApproval as error:
             self._refused.add((name, change.id(name)))
             self._note(name, change, error)
@@ -163,8 +164,8 @@ class Watch:
     def _proposed(self, name: str, topic: str, change: Change) -> str:
         id = change.id(name)
         if id not in self._stored:
-            said = {"bridge": self._bridge, "topic": topic}
-            error = self._lake.propose(self._tables[name], change.steps, change=change.words, **said)
+            said = {"bridge": self._bridge, "topic": topic, "change": change.words}
+            error = self._lake.propose(self._tables[name], change.steps, said)
             self._note(name, change, error)
         return self._stored[id]
 
