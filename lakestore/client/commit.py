@@ -61,7 +61,7 @@ class WriteResult:
     not_found: int = 0
     """Keys to delete that did not exist."""
     ignored: int = 0
-    """Ignored by the merge engine, by the table's rule for deletes, or because the key exists."""
+    """Ignored by the merge engine, by the table's rule for deletes, because the key exists, or dropped as late rows."""
     unchanged: int = 0
     """Equal to the live row, if the table skips such rows."""
     folded: int = 0

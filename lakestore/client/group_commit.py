@@ -176,8 +176,9 @@ def _joined(writes: Sequence[Write]) -> pb.Change:
 
 
 def _share(write: Write, result: pb.ChangeResult) -> pb.ChangeResult:
-    if write.kind != pb.APPEND or result.inserted == write.batch.num_rows or result.dead_letters:
-        return result  # with dead letters the counts are of the whole group: its table got a contract just now
+    is_ruled = result.dead_letters or result.ignored
+    if write.kind != pb.APPEND or result.inserted == write.batch.num_rows or is_ruled:
+        return result  # its table got a contract just now, so the counts are of the whole group
     own = pb.ChangeResult()
     own.CopyFrom(result)
     own.inserted = write.batch.num_rows

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakestore.model import times
 from lakestore.model.contract.contract import Contract
 from lakestore.model.contract.event_time import (
     BROKER,
@@ -28,7 +29,7 @@ from lakestore.model.contract.event_time import (
     LANDING_TIME,
     EventTime,
 )
-from lakestore.model.contract.late_data import LateData, partition_column, partition_transform
+from lakestore.model.contract.late_data import LateData, partition_column, partition_transform, time_columns
 from lakestore.model.outside_values import excerpt
 from lakestore.model.table import Table
 from lakestore.rows import casting, scalar_casts
@@ -43,6 +44,7 @@ _FIRST, _LAST = (
 )
 """Times that Python and Iceberg's readers can show."""
 _NUMPY = {"hour": "h", "day": "D", "month": "M", "year": "Y"}
+_NAMES = {"hour": "%Y-%m-%d-%H", "day": "%Y-%m-%d", "month": "%Y-%m", "year": "%Y"}
 _NUMBER = r"^\s*[+-]?[0-9]+(\.[0-9]*)?\s*$"
 
 
@@ -73,10 +75,16 @@ class RowTimes:
     starts: Ints
     """The start of each row's partition by its chosen time, in microseconds; meaningless for bad rows."""
 
-    def late_partitions(self) -> dict[int, int]:
-        """Start of each closed partition, in microseconds, to the number of its late rows."""
-        starts, counts = np.unique(self.starts[self.late], return_counts=True)
-        return dict(zip(starts.tolist(), counts.tolist(), strict=True))
+    transform: str
+    """The transform of the partitions."""
+
+    def late_partitions(self, stays: Ints | None = None) -> dict[str, int]:
+        """Closed partitions, as the lake names them, to the number of their rows among those that stay."""
+        late = self.late if stays is None else self.late[stays]
+        starts = self.starts if stays is None else self.starts[stays]
+        found, counts = np.unique(starts[late], return_counts=True)
+        names = [times.moment_of(start).strftime(_NAMES[self.transform]) for start in found.tolist()]
+        return dict(zip(names, counts.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -106,17 +114,38 @@ class TimeRules:
         return partition_transform(self.table, partition_column(self.contract, self.table))
 
     @cached_property
+    def _form(self) -> str:
+        unit, zone = self.section.unit, self.section.zone
+        return (f" in {unit}" if unit else "") + (f" of zone {zone}" if zone else "")
+
+    @cached_property
     def _rules(self) -> Rules:
         unit = "" if self.section.unit == ISO else self.section.unit
         return Rules(scalar_casts.of_record, Times(unit, self.section.zone))
 
+    @cached_property
+    def filled(self) -> tuple[str, ...]:
+        """The columns that `fill` sets."""
+        return time_columns(self.contract)
+
+    @property
+    def is_partly(self) -> bool:
+        """Whether a row of the table may bring some of the columns only."""
+        return self.table.merge.engine in ("partial", "aggregate")
+
     def fill(
-        self, batch: pa.RecordBatch, now_us: int, *, from_bridge: bool = False, kept: Mask | None = None
+        self,
+        batch: pa.RecordBatch,
+        now_us: int,
+        *,
+        from_bridge: bool = False,
+        kept: Mask | None = None,
+        brings_event: bool = True,
     ) -> RowTimes:
         """Add the times of rows to upsert or append, and find bad and late rows. The columns have the table's types.
 
         `from_bridge` is true if `_broker_time` of the rows is the bridge's; it is empty otherwise. `kept` is true for
-        rows that keep the stored value of the event column.
+        rows that keep the stored value of the event column, `brings_event` false if no row names that column.
         """
         count = batch.num_rows
         event, unread = self._event_times(batch)
@@ -124,16 +153,16 @@ class TimeRules:
         ingest = pa.repeat(pa.scalar(now_us, pa.int64()).cast(_TIME), count)
         chosen = {EVENT: event, BROKER: broker}.get(self.section.chosen, ingest)
         absent = pc.is_null(chosen).to_numpy(zero_copy_only=False)
-        bad = absent & ~self._spared(batch, kept)
+        bad = absent & ~self._spared(batch, kept, brings_event)
         micros = pc.fill_null(chosen.view(pa.int64()), 0).to_numpy(zero_copy_only=False)
         starts, late = self._lateness(micros, absent, now_us)
         if self.section.keep:
-            for name, times in ((EVENT_TIME, event), (BROKER_TIME, broker), (INGEST_TIME, ingest)):
-                batch = _with(batch, name, times)
+            for name, column in ((EVENT_TIME, event), (BROKER_TIME, broker), (INGEST_TIME, ingest)):
+                batch = _with(batch, name, column)
         if self.late is not None and self.late.lands:
             batch = _with(batch, LANDING_TIME, pc.if_else(pa.array(late), ingest, chosen))
         reason = self._reasons(batch, unread)
-        return RowTimes(batch, bad, reason, late, starts)
+        return RowTimes(batch, bad, reason, late, starts, self.transform)
 
     def chosen_times(self, batch: pa.RecordBatch) -> pa.Array:
         """The chosen times of rows as a bridge sends them; null where a row has none, and for `ingest`."""
@@ -153,24 +182,23 @@ class TimeRules:
             other = number if self.section.unit == ISO else pc.invert(number)
             wrong = other.fill_null(False).to_numpy(zero_copy_only=False)
             column = pc.if_else(pa.array(wrong), pa.scalar(None, column.type), column) if wrong.any() else column
-        times, misfit = casting.mask(column, pa.field(self.column, _TIME), self._rules)
+        moments, misfit = casting.mask(column, pa.field(self.column, _TIME), self._rules)
         wrong = wrong if misfit is None else wrong | misfit
         if count:
-            ends = pc.min_max(times.view(pa.int64())).as_py()
+            ends = pc.min_max(moments.view(pa.int64())).as_py()
             if ends["min"] is not None and not _FIRST <= ends["min"] <= ends["max"] <= _LAST:
-                micros = times.view(pa.int64())
+                micros = moments.view(pa.int64())
                 beyond = pc.or_(pc.less(micros, _FIRST), pc.greater(micros, _LAST))
                 wrong = wrong | beyond.fill_null(False).to_numpy(zero_copy_only=False)
-                times = pc.if_else(beyond, pa.scalar(None, _TIME), times)
-        return times, wrong
+                moments = pc.if_else(beyond, pa.scalar(None, _TIME), moments)
+        return moments, wrong
 
-    def _spared(self, batch: pa.RecordBatch, kept: Mask | None) -> Mask:
+    def _spared(self, batch: pa.RecordBatch, kept: Mask | None, brings_event: bool) -> Mask:
         """Rows that need no event time, because the stored row has one."""
-        spared = np.zeros(batch.num_rows, dtype=np.bool_) if kept is None else kept
-        if self.section.chosen == EVENT and self.table.merge.engine == "partial":
-            absent = self.column not in batch.schema.names
-            return spared | (np.ones_like(spared) if absent else _nulls(batch.column(self.column)))
-        return spared
+        if self.section.chosen == EVENT and self.is_partly and not brings_event:
+            return np.ones(batch.num_rows, dtype=np.bool_)
+        is_kept = kept is not None and self.section.chosen == EVENT
+        return kept if is_kept and kept is not None else np.zeros(batch.num_rows, dtype=np.bool_)
 
     def _lateness(self, micros: Ints, absent: Mask, now_us: int) -> tuple[Ints, Mask]:
         if self.late is None or not len(micros):
@@ -184,16 +212,10 @@ class TimeRules:
                 return "the row has no time of a broker: only a bridge sends one"
             if not unread[row]:
                 return f"column {self.column!r} has no event time"
-            value = batch.column(self.column).slice(row, 1)
-            unit = f" in {self.section.unit}" if self.section.unit else ""
-            said = casting.why(value, pa.field(self.column, _TIME), self._rules)
-            return f"column {self.column!r} holds {excerpt(value[0].as_py())}, which is no event time{unit}: {said}"
+            value = excerpt(batch.column(self.column)[row].as_py())
+            return f"column {self.column!r} holds {value}, which is no event time{self._form}"
 
         return reason
-
-
-def _nulls(column: pa.Array) -> Mask:
-    return np.asarray(pc.is_null(column).to_numpy(zero_copy_only=False))
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array:

@@ -18,7 +18,6 @@ from lakestore.model import alteration, dead_letter_table
 from lakestore.model import table as schema
 from lakestore.model.columns import LAKE_COLUMNS
 from lakestore.model.contract.contract import Contract
-from lakestore.model.contract.rules import DEAD_LETTER
 from lakestore.model.names import ADOPTING
 from lakestore.model.outside_values import shown_name
 from lakestore.model.table import Table, check_database
@@ -366,8 +365,7 @@ class TableVerbs:
         another kind of table has the name of the dead-letter table."""
         if table.contract is None:
             return False
-        rules = TableRules(table).rules
-        has_letters = any(rule.action == DEAD_LETTER for rule in rules)
+        has_letters = TableRules(table).has_letters
         view, name = self._engine.view, dead_letter_table.table_of(table.name)
         if has_letters and name in view.names:
             dead_letter_table.check(view.named(name).table, table.name)

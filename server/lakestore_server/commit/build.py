@@ -89,7 +89,10 @@ def _store(group: Sequence[Request], view: View, index: Index, draft: Draft) -> 
 
 def _result(draft: Draft, change: TableChange) -> ChangeResult:
     result = draft.results[id(change)]
-    return replace(result, dead_letters=change.outcome.dead_letters) if change.outcome.broken else result
+    outcome = change.outcome
+    if not outcome.broken:
+        return result
+    return replace(result, dead_letters=outcome.dead_letters, ignored=result.ignored + outcome.dropped)
 
 
 def _producer_commit(request: Request, results: tuple[ChangeResult, ...]) -> ProducerCommit:

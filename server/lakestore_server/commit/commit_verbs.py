@@ -7,19 +7,22 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
+from functools import cache
 from itertools import groupby
 
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable, Violated
+from lakestore.model.system_tables import AUDIT
 from lakestore.model.table import Table
 from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, tracing
 from lakestore.wire.commit_message import COUNTS, CommitMessage, Sent, beside
+from lakestore_server.commit.contract_times import Arrival
 from lakestore_server.commit.durable import Bell, Pause, waited
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.priority import BackgroundPriority, ForegroundPriority, RequestPriority
 from lakestore_server.commit.queue import SMALL_STRETCH, is_small
-from lakestore_server.commit.request import REFUSALS, Refusal, Request, TableChange, change_of, with_letters
+from lakestore_server.commit.request import REFUSALS, Refusal, Request, RuleTables, TableChange, change_of, with_letters
 from lakestore_server.commit.sequences import check_name, register_updates
 from lakestore_server.host.quota import Claim, Quota
 from lakestore_server.host.yield_points import at_yield_points, yield_point
@@ -97,7 +100,14 @@ class CommitVerbs:
         engine.await_room(nbytes=0)
         with self._decoding.taken(DECODING_COPIES * request.ByteSize()) as claim:
             state = engine.view.writable(change.table, change.table_uuid)
-            checked = change_of(state.versions, change, "", engine.limits, claim)
+            checked = change_of(
+                state.versions,
+                change,
+                "",
+                engine.limits,
+                claim,
+                arrival=lambda: Arrival(engine.now_us(), from_bridge=True),  # the commit says who sends them
+            )
             change.table_uuid = state.table.uuid
             if not change.HasField("schema_id"):
                 change.schema_id = state.table.schema_id
@@ -209,18 +219,20 @@ class CommitVerbs:
         for state, change in zip(states, request.changes, strict=True):
             if change.part:
                 engine.parts.check_named(change, state.table, heads[change.part])
+        arrival = cache(lambda: Arrival.of(engine.now_us(), moves))
         changes = []
         for number, (state, change) in enumerate(zip(states, request.changes, strict=True)):
             sent, rows = change, None if change.part else message.rows_of(number)
             if change.part:
                 sent = heads[change.part].change(next(uploaded))
                 sent.table = change.table
-            changes.append(change_of(state.versions, sent, spread, limits, claim, rows, number))
+            changes.append(change_of(state.versions, sent, spread, limits, claim, rows, number, arrival))
         self._check_rows(sum(change.batch.num_rows for change in changes))
-        if any(change.outcome.letters for change in changes):
-            source = Request.of(request, (), None, moves).source
-            return with_letters(changes, source, self._dead_letters, limits)
-        return tuple(changes)
+        if not any(change.outcome.letters or change.outcome.late for change in changes):
+            return tuple(changes)
+        source = Request.of(request, (), None, moves).source
+        tables = RuleTables(self._dead_letters, lambda: engine.view.named(AUDIT).table)
+        return with_letters(changes, source, request.owner, tables, arrival, limits)
 
     def _count_refused(self, error: Refusal) -> None:
         """Count rows that broke rules, if the commit loop will not see their request."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,12 +18,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Invalid, RuleRows, Violated
+from lakestore.model.contract.late_data import DROP, REWRITE
 from lakestore.model.contract.rules import COUNT, DEAD_LETTER, REFUSE, REQUIRED, Rule
 from lakestore.model.dead_letter_table import COMMIT, SCHEMA
 from lakestore.model.table import Table
 from lakestore.rows.json_texts import PLAIN, objects
 from lakestore.rows.row_checks import Flags, Ints, KeptValues, RowChecks, Violation
+from lakestore_server.commit.contract_times import BAD, ContractTimes, TimedRows
 
+GONE = (DEAD_LETTER, DROP)
+"""Actions after which a row is not stored."""
 STAGE = "contract"
 """The stage of a dead letter that a rule of a contract made."""
 KIND, KEEP, AS_OF = "lakestore-change", "lakestore-keep", "lakestore-as-of"
@@ -56,9 +60,18 @@ class Letters:
     kept: tuple[tuple[str, Flags], ...] = ()
     """Columns that rows keep, with their rows."""
     as_of: Ints | None = None
+    places: Ints | None = None
+    """The rows' places in the checked batch."""
+    sentences: Mapping[int, str] = field(default_factory=dict)
+    """The sentences of rows that have one of their own."""
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def sentence_texts(self) -> list[str]:
+        """The sentence of each row."""
+        texts = [sentence_of(rule) for rule in self.rules]
+        return [self.sentences.get(row, texts[rule]) for row, rule in enumerate(self.rule.tolist())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +82,16 @@ class Outcome:
     stays: Ints | None = None
     """The rows that stay; None: all."""
     letters: Letters | None = None
+    late: tuple[tuple[str, int], ...] = ()
+    """Closed partitions in which late rows are stored, with their number."""
 
     @property
     def dead_letters(self) -> int:
         return sum(each.rows for each in self.broken if each.action == DEAD_LETTER)
+
+    @property
+    def dropped(self) -> int:
+        return sum(each.rows for each in self.broken if each.action == DROP)
 
 
 class TableRules:
@@ -93,6 +112,13 @@ class TableRules:
         self._required = {self._names[rule.columns[0]] for rule in self.rules if rule.kind == REQUIRED}
         self._check_required(table)
         self._loose = self._loosened(self._required)
+        self.times = ContractTimes.of(table)
+        """Fills the rows' times; None if the contract has no event time."""
+
+    @property
+    def has_letters(self) -> bool:
+        """Whether rows may become dead letters. A row without a time always does."""
+        return self.times is not None or any(rule.action == DEAD_LETTER for rule in self.rules)
 
     def _check_required(self, table: Table) -> None:
         for rule in self.rules:
@@ -126,42 +152,55 @@ class TableRules:
         *,
         refuses: bool,
         change: int,
+        timed: TimedRows | None = None,
     ) -> Outcome:
         """Check a batch in the table's columns. Raises `Violated`; with `refuses` for rules with dead letters too.
 
         `given` are the ids of the columns that the rows bring, `kept` those that some rows leave as they are,
-        `numbers` the rows' numbers in the message, if they are in another order.
+        `numbers` the rows' numbers in the message, if they are in another order, `timed` their times.
         """
         brought = [c.name for c in self.table.columns if c.id in given] if self._is_partly else None
         keeps = [KeptValues(frozenset(self._ids[each] for each in columns), rows) for columns, rows in kept]
-        violations = self._checks.violations(batch, brought, keeps)
+        violations = [*(timed.violations if timed else ()), *self._checks.violations(batch, brought, keeps)]
         if not violations:
             return NOTHING
         refusing = (REFUSE, DEAD_LETTER) if refuses else (REFUSE,)
         if any(each.rule.action in refusing for each in violations):
-            raise self._refusal([each for each in violations if each.rule.action != COUNT], batch, numbers, change)
-        return self._sorted_out(violations, batch, brought, numbers)
+            raise self._refusal(
+                [each for each in violations if each.rule.action in (REFUSE, DEAD_LETTER)], batch, numbers, change
+            )
+        return self._sorted_out(violations, batch, brought, numbers, timed)
 
     def _sorted_out(
-        self, violations: Sequence[Violation], batch: pa.RecordBatch, brought: list[str] | None, numbers: Ints | None
+        self,
+        violations: Sequence[Violation],
+        batch: pa.RecordBatch,
+        brought: list[str] | None,
+        numbers: Ints | None,
+        timed: TimedRows | None,
     ) -> Outcome:
         first = np.full(batch.num_rows, -1, dtype=np.int64)
         rules = tuple(each.rule for each in violations)
         for place, each in reversed(list(enumerate(violations))):
-            if each.rule.action == DEAD_LETTER:
+            if each.rule.action in GONE:
                 first[each.rows] = place
         broken = []
         for place, each in enumerate(violations):
-            rows = int((first == place).sum()) if each.rule.action == DEAD_LETTER else int((first[each.rows] < 0).sum())
+            rows = int((first == place).sum()) if each.rule.action in GONE else int((first[each.rows] < 0).sum())
             if rows:
                 broken.append(RuleCount(each.rule.name, each.rule.action, rows))
-        gone = np.flatnonzero(first >= 0)
-        if not len(gone):
-            return Outcome(tuple(broken))
+        is_gone = first >= 0
+        stays = np.flatnonzero(~is_gone) if is_gone.any() else None
+        late = timed.late_partitions(stays) if timed and any(each.action == REWRITE for each in broken) else ()
+        lettered = np.array([rule.action == DEAD_LETTER for rule in rules])
+        places = np.flatnonzero(is_gone & lettered[first])
+        if not len(places):
+            return Outcome(tuple(broken), stays, late=late)
         told = batch if brought is None else batch.select([n for n in batch.schema.names if n in brought])
-        sent = gone if numbers is None else numbers[gone]
-        letters = Letters(told.take(pa.array(gone)), sent, rules, first[gone])
-        return Outcome(tuple(broken), np.flatnonzero(first < 0), letters)
+        sent, rule = places if numbers is None else numbers[places], first[places]
+        sentences = {row: timed.times.reason(int(places[row])) for row in _places_of(rules, rule, BAD)} if timed else {}
+        letters = Letters(told.take(pa.array(places)), sent, rules, rule, places=places, sentences=sentences)
+        return Outcome(tuple(broken), stays, letters, late)
 
     def _refusal(
         self, violations: Sequence[Violation], batch: pa.RecordBatch, numbers: Ints | None, change: int
@@ -183,6 +222,12 @@ class TableRules:
 
 
 NOTHING = Outcome()
+
+
+def _places_of(rules: Sequence[Rule], rule: Ints, name: str) -> list[int]:
+    """The rows whose rule has this name."""
+    places = [place for place, each in enumerate(rules) if each.name == name]
+    return np.flatnonzero(np.isin(rule, places)).tolist()
 
 
 def rules_of(table: Table) -> TableRules:
@@ -219,7 +264,7 @@ def letter_rows(letters: Letters, kind: str, source: str, change: int) -> pa.Rec
         "bridge": pa.repeat("", count),
         "stage": pa.repeat(STAGE, count),
         "code": pa.array([rule.name for rule in rules]).take(pa.array(letters.rule)),
-        "sentence": pa.array([sentence_of(rule) for rule in rules]).take(pa.array(letters.rule)),
+        "sentence": pa.array(letters.sentence_texts(), pa.string()),
         "path": pa.array([", ".join(rule.columns) or None for rule in rules], pa.string()).take(pa.array(letters.rule)),
     }
     columns = [told[name] if name in told else pa.nulls(count, SCHEMA.field(name).type) for name in SCHEMA.names]

@@ -23,17 +23,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
+from lakestore.errors import Conflict, Corrupt, Internal, Invalid, NotFound, Unavailable
 from lakestore.limits import DEFAULT, WIDEST, Limits
 from lakestore.model import dead_letter_table, outside_values, types
 from lakestore.model.columns import AS_OF, KEEP_PREFIX, SYSTEM_TYPES
+from lakestore.model.system_tables import AUDIT
 from lakestore.model.table import Table
 from lakestore.rows import bitmaps, ipc, keys
 from lakestore.rows.projection import Projection, check_present, rename_columns
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.arrays import flat_batch
-from lakestore_server.commit import contract_rows
+from lakestore_server.commit import contract_rows, contract_times
 from lakestore_server.commit.contract_rows import NOTHING, Outcome
+from lakestore_server.commit.contract_times import Arrival
 from lakestore_server.files.segment import extended
 from lakestore_server.host.quota import Claim
 from lakestore_server.host.yield_points import yield_point
@@ -234,6 +236,8 @@ def _times(batch: pa.RecordBatch, source: Table, table: Table, message: pb.Chang
     return np.asarray(pc.fill_null(column.view(pa.int64()), NEVER).to_numpy(zero_copy_only=False))
 
 
+ReadArrival = Callable[[], Arrival]
+"""Returns when and by whom a request came; its clock is read at most once."""
 Refusal = Invalid | NotFound | Conflict | Corrupt
 """The reason why the rows of a request are refused."""
 REFUSALS = (Invalid, NotFound, Conflict, Corrupt)
@@ -266,7 +270,7 @@ class TableChange:
     refuses_letters: bool = False
     """Whether rows that would become dead letters refuse the request."""
     is_letters: bool = False
-    """Whether the rows are dead letters of other changes of the request, and no result of it tells of them."""
+    """Whether the server has added the rows for other changes of the request, so that no result tells of them."""
 
     @property
     def kind(self) -> str:
@@ -385,17 +389,13 @@ def change_of(
     claim: Claim | None = None,
     rows: pa.Buffer | None = None,
     number: int = 0,
+    arrival: ReadArrival | None = None,
 ) -> TableChange:
     """A change in its wire form, in the current version; names are of the version that it states. `claim` is called
     before memory is taken that the message's length does not show. `rows` are those outside the message. `number` is
-    the change's number in the request."""
+    the change's number in the request, and `arrival` returns when it came; a contract with times needs it."""
     table = versions.current
-    kind = _KINDS.get(message.kind)
-    if kind is None:
-        raise Invalid("a change has no kind that this release knows")
-    if table.keyed == (kind == "APPEND"):
-        wanted = "upsert, insert and delete" if table.keyed else "append"
-        raise Invalid(f"table {table.name} takes {wanted}, not {kind.lower()}")
+    kind = _kind_of(message, table)
     delete = kind == "DELETE"
     _check_deletes(table, delete=delete)
     source = versions.numbered(message.schema_id) if message.HasField("schema_id") else table
@@ -411,14 +411,13 @@ def change_of(
     names = set(named.schema.names)
     given = frozenset(column.id for column in table.columns if column.name in names) | marks.columns
     rules = None if table.contract is None or delete else contract_rows.rules_of(table)
-    taken = table if rules is None else rules.loose(given)
     if delete:
         only = [*table.primary_key, *(name for name in table.merge.version if name in names)]
         batch = ipc.conform(named, table, keys_only=True, only=only, limits=limits, claim=claim)
     else:
-        batch = ipc.conform(
-            _contributions(named, table), marks.loosened(taken), source=source, limits=limits, claim=claim
-        )
+        taken = table if rules is None else rules.loose(given)
+        shape = marks.loosened(taken)
+        batch = ipc.conform(_contributions(named, table), shape, source=source, limits=limits, claim=claim)
         marks.check_required(batch, taken)
     if claim is not None and table.keyed:
         claim(batch.num_rows * key_bytes([table.column(name).arrow.type for name in table.primary_key]))
@@ -428,7 +427,9 @@ def change_of(
         # An answer with rows tells of all rows that were sent, so none of them may become a dead letter.
         refuses = message.refuse_dead_letters or message.want_rows
         marks = replace(marks, sent=np.arange(batch.num_rows))
-        batch, marks, outcome = _ruled(rules, batch, given, marks, number, refuses=refuses)
+        batch, given, marks, outcome = _ruled(rules, batch, given, marks, number, arrival, refuses=refuses)
+        if outcome.stays is not None:
+            batch, marks = batch.take(pa.array(outcome.stays)), marks.taken(outcome.stays)
     if batch is not sent:
         as_sent = None
     yield_point()
@@ -438,48 +439,90 @@ def change_of(
     return replace(routed, is_shown=routed.insert) if message.want_rows else routed
 
 
+def _kind_of(message: pb.Change, table: Table) -> str:
+    kind = _KINDS.get(message.kind)
+    if kind is None:
+        raise Invalid("a change has no kind that this release knows")
+    if table.keyed == (kind == "APPEND"):
+        wanted = "upsert, insert and delete" if table.keyed else "append"
+        raise Invalid(f"table {table.name} takes {wanted}, not {kind.lower()}")
+    return kind
+
+
 def _ruled(
     rules: contract_rows.TableRules,
     batch: pa.RecordBatch,
     given: frozenset[int],
     marks: RowMarks,
     number: int,
+    arrival: ReadArrival | None,
     *,
     refuses: bool,
-) -> tuple[pa.RecordBatch, RowMarks, Outcome]:
-    """The rows that stay, with their marks, and what the rules of the contract did to the others."""
+) -> tuple[pa.RecordBatch, frozenset[int], RowMarks, Outcome]:
+    """All rows with their times, columns and marks, and what the rules of the contract do to them."""
+    timed, times = None, rules.times
+    if times is not None:
+        if arrival is None:
+            raise Internal(f"table {rules.table.name}: rows of a contract with times came without a time")
+        marks = replace(
+            marks, kept=tuple(replace(each, columns=times.with_derived(each.columns)) for each in marks.kept)
+        )
+        timed = times.timed(batch, given, [(each.columns, each.rows) for each in marks.kept], arrival())
+        batch, given = timed.batch, timed.given
     kept = [(each.columns, each.rows) for each in marks.kept]
-    outcome = rules.outcome(batch, given, kept, marks.sent, refuses=refuses, change=number)
-    stays, letters = outcome.stays, outcome.letters
-    if stays is None or letters is None:
-        return batch, marks, outcome
-    gone = np.setdiff1d(np.arange(batch.num_rows), stays)
-    names = {column.id: column.name for column in rules.table.columns}
-    keeps = tuple((names[each], part.rows[gone]) for part in marks.kept for each in part.columns)
-    letters = replace(letters, kept=keeps, as_of=None if marks.as_of is None else marks.as_of[gone])
-    return batch.take(pa.array(stays)), marks.taken(stays), replace(outcome, letters=letters)
+    outcome = rules.outcome(batch, given, kept, marks.sent, refuses=refuses, change=number, timed=timed)
+    letters = outcome.letters
+    if letters is not None and letters.places is not None:
+        gone, names = letters.places, {column.id: column.name for column in rules.table.columns}
+        keeps = tuple((names[each], part.rows[gone]) for part in marks.kept for each in part.columns)
+        letters = replace(letters, kept=keeps, as_of=None if marks.as_of is None else marks.as_of[gone])
+        outcome = replace(outcome, letters=letters)
+    return batch, given, marks, outcome
 
 
 def with_letters(
-    changes: Sequence[TableChange], source: str, dead_letters: Callable[[Table], Table], limits: Limits = DEFAULT
+    changes: Sequence[TableChange],
+    source: str,
+    owner: str,
+    tables: RuleTables,
+    arrival: ReadArrival | None,
+    limits: Limits = DEFAULT,
 ) -> tuple[TableChange, ...]:
-    """The changes, and a change for the dead letters of each. `source` names the request; `dead_letters` returns the
-    dead-letter table of a table."""
+    """The changes, with a change for the dead letters of each, and one for the audit rows about late rows. `source`
+    names the request, `owner` is its principal."""
     added = []
     for number, change in enumerate(changes):
-        letters = change.outcome.letters
+        letters, late = change.outcome.letters, change.outcome.late
         if letters is not None:
-            table = dead_letters(change.table)
+            table = tables.dead_letters(change.table)
             rows = contract_rows.letter_rows(letters, change.kind, source, number)
-            rows = ipc.conform(rows, table, limits=limits)
-            check_row_sizes(rows, table, limits.message_bytes)
-            given = frozenset(column.id for column in table.columns)
-            made = _routed(table, rows, given, "UPSERT", NO_MARKS, None, producer="", limits=limits)
-            added.append(replace(made, is_letters=True))
+            added.append(_of_the_server(table, rows, "UPSERT", limits))
+        if late and arrival is not None:
+            table = tables.audit()
+            rows = contract_times.audit_rows(change.table, late, owner, arrival().now_us, table)
+            added.append(_of_the_server(table, rows, "APPEND", limits))
     if not added:
         return tuple(changes)
-    told = (replace(each, outcome=replace(each.outcome, letters=None)) for each in changes)
+    told = (replace(each, outcome=replace(each.outcome, letters=None, late=())) for each in changes)
     return (*told, *added)
+
+
+def _of_the_server(table: Table, rows: pa.RecordBatch, kind: str, limits: Limits) -> TableChange:
+    """Rows that the server adds to a request."""
+    rows = ipc.conform(rows, table, limits=limits)
+    check_row_sizes(rows, table, limits.message_bytes)
+    given = frozenset(column.id for column in table.columns)
+    made = _routed(table, rows, given, kind, NO_MARKS, None, producer="", limits=limits)
+    return replace(made, is_letters=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleTables:
+    """The tables of rows that the server adds to a request."""
+
+    dead_letters: Callable[[Table], Table]
+    """Returns the dead-letter table of a table."""
+    audit: Callable[[], Table]
 
 
 def _decoded(data: bytes | pa.Buffer, crc: int, limits: Limits) -> tuple[pa.RecordBatch, RowsMessage | None]:
@@ -553,8 +596,11 @@ def renewed(request: Request, view: View, limits: Limits = DEFAULT) -> Request:
         for change, table in zip(request.changes, currents, strict=True)
     ]
     pairs = enumerate(zip(moved, currents, strict=True))
-    changes = [_renewed(change, table, limits, number) for number, (change, table) in pairs]
-    return replace(request, changes=with_letters(changes, request.source, partial(_letters_in, view), limits))
+    arrival = partial(Arrival.of, view.clock_us, request.moves)
+    changes = [_renewed(change, table, limits, number, arrival) for number, (change, table) in pairs]
+    tables = RuleTables(partial(_letters_in, view), lambda: view.named(AUDIT).table)
+    made = with_letters(changes, request.source, request.owner, tables, arrival, limits)
+    return replace(request, changes=made)
 
 
 def _letters_in(view: View, table: Table) -> Table:
@@ -577,7 +623,13 @@ def _rescaled(change: TableChange, table: Table, producer: str) -> TableChange:
     return replace(moved, buckets=buckets[order])
 
 
-def _renewed(change: TableChange, table: Table, limits: Limits = DEFAULT, number: int = 0) -> TableChange:
+def _renewed(
+    change: TableChange,
+    table: Table,
+    limits: Limits = DEFAULT,
+    number: int = 0,
+    arrival: ReadArrival | None = None,
+) -> TableChange:
     if table.keyed and change.table.number != table.number:  # the table was truncated
         change = replace(change, keys=index_keys(change.table, change.batch, WIDEST.key_bytes, table.number))
     _check_deletes(table, delete=change.delete)
@@ -595,18 +647,21 @@ def _renewed(change: TableChange, table: Table, limits: Limits = DEFAULT, number
     made = replace(change, table=table, batch=shape.batch(change.batch), message=None)
     if table.contract is None or change.delete or table.contract == change.table.contract:
         return made
-    return _ruled_again(made, number)
+    return _ruled_again(made, number, arrival)
 
 
-def _ruled_again(change: TableChange, number: int) -> TableChange:
+def _ruled_again(change: TableChange, number: int, arrival: ReadArrival | None) -> TableChange:
     """The change under a contract that was applied while it waited."""
     refuses = change.refuses_letters or change.is_shown
     rules = contract_rows.rules_of(change.table)
-    _, _, outcome = _ruled(rules, change.batch, change.given, change.marks, number, refuses=refuses)
+    batch, given, marks, outcome = _ruled(
+        rules, change.batch, change.given, change.marks, number, arrival, refuses=refuses
+    )
+    change = replace(change, batch=_stored(change.table, batch), given=given, marks=marks, message=None)
     if outcome.stays is not None:
         change = change.taken(outcome.stays)
     broken = (*change.outcome.broken, *outcome.broken)
-    return replace(change, outcome=Outcome(broken, letters=outcome.letters))
+    return replace(change, outcome=Outcome(broken, letters=outcome.letters, late=change.outcome.late + outcome.late))
 
 
 def _routed(

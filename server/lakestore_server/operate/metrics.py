@@ -302,7 +302,7 @@ FAMILIES = (
         "lakestore_contract_violations",
         "counter",
         "Rows that broke a rule of their table's contract, by table, rule and what happened to them: refuse,"
-        " dead_letter or count.",
+        " dead_letter, count, or the policy for late rows.",
         violations,
         ("table", "rule", "action"),
     ),

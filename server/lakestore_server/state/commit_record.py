@@ -329,7 +329,7 @@ class ChangeResult:
     schema_id: int = 0
     """The version in which the rows were stored."""
     ignored: int = 0
-    """Rows ignored by the merge engine, by the table's rule for deletes, or because the key exists."""
+    """Rows ignored by the merge engine, by the table's rule for deletes, because the key exists, or dropped as late."""
     unchanged: int = 0
     """Rows equal to the live row, in a table that skips them."""
     folded: int = 0

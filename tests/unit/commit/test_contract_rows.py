@@ -164,7 +164,8 @@ def test_a_request_that_waited_is_checked_by_the_new_contract(tmp_path: Path) ->
         assert ready.changes[0].outcome.dead_letters == 4
         stricter = document((*COLUMNS[:2], column("amount", logicalTypeOptions={"minimum": 5})), "dead_letter")
         held = waiting([order(number, amount=number) for number in range(-2, 8)])
-        held.changes = requests.with_letters(held.changes, held.source, lambda _: served.engine.view.named(DLQ).table)
+        tables = requests.RuleTables(lambda _: served.engine.view.named(DLQ).table, lambda: table.definition)
+        held.changes = requests.with_letters(held.changes, held.source, "", tables, None)
         table.alter(SetContract(stricter, "orders", "more"))
         ready = requests.renewed(held, served.engine.view)
         assert sorted(ready.changes[0].batch.column("id").to_pylist()) == [5, 6, 7]
