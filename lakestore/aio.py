@@ -22,6 +22,7 @@ from lakestore.client.async_commits import Bridge, Commit, NamedWrites, Register
 from lakestore.client.changes import ChangeBatch, Start
 from lakestore.client.commit import CommitToken
 from lakestore.client.erasure import ErasedCheck, Erasure
+from lakestore.client.proposals import OwnerReport
 from lakestore.client.scope import SCOPE, Scope
 from lakestore.client.snapshot import Snapshot as SyncSnapshot
 from lakestore.client.table import Table as SyncTable
@@ -339,6 +340,22 @@ class Lake:
     async def undrop(self, name: str, *, uuid: str = "", as_name: str = "") -> Table:
         """Restore a dropped table under its own or another name."""
         return Table(self._bridge, await self._bridge.run(self.sync.undrop, name, uuid=uuid, as_name=as_name))
+
+    async def proposals(self, table: str = "") -> list[dict[str, Any]]:
+        """Changes of tables that wait for an approver, and the decided ones."""
+        return await self._bridge.run(self.sync.proposals, table)
+
+    async def approve(self, proposal: str, *, why: str = "") -> dict[str, Any]:
+        """Change a table by a proposal."""
+        return await self._bridge.run(self.sync.approve, proposal, why=why)
+
+    async def reject(self, proposal: str, *, why: str = "") -> dict[str, Any]:
+        """Reject a proposal."""
+        return await self._bridge.run(self.sync.reject, proposal, why=why)
+
+    async def who(self, table: str) -> OwnerReport:
+        """Owner, delegates, approvers, contract version and the last ten decisions about a table."""
+        return await self._bridge.run(self.sync.who, table)
 
     async def dropped_tables(self) -> list[DroppedTable]:
         """The dropped tables that `undrop` can restore, newest first."""

@@ -107,7 +107,7 @@ COMMANDS = {
         "Delete the rows of TABLE that match a condition now; primary-key tables only.",
     ),
     "demo": ("serve", "Run a complete example and check its results."),
-    "describe": ("tables", "Show the columns and settings of TABLE."),
+    "describe": ("tables", "Show the columns, settings and contract of TABLE."),
     "dlq": ("dlq", "List, show, replay and drop the records that a bridge rejected."),
     "doctor": (
         "doctor",

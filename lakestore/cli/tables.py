@@ -66,15 +66,17 @@ def _dropped(server: str, *, as_json: bool) -> None:
 
 @click.command()
 @click.argument("table")
+@click.option("--at", metavar="POSITION", help="Columns and contract at a token or time; default: now.")
 @server_option
 @json_option
-def describe(table: str, server: str, as_json: bool) -> None:
-    """Show the columns and settings of TABLE."""
+def describe(table: str, at: str | None, server: str, as_json: bool) -> None:
+    """Show the columns, settings and contract of TABLE."""
     from lakestore.v1 import lakestore_pb2 as pb
 
+    part: dict[str, Any] = {}
     with open_lake(server) as lake:
-        found = lake.table(table).definition
-        if not as_json:
+        found = lake.at(at).definition(table) if at else lake.table(table).definition
+        if not (at or as_json):
             [part] = json.loads(lake.transport.status(pb.StatusRequest(tables=[table])).status)["tables"]
     if as_json:
         emit_json(found.as_dict())

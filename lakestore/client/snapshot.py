@@ -15,6 +15,7 @@ from lakestore.client.transport import Transport
 from lakestore.errors import Invalid, NotFound, PlanExpired, Unavailable
 from lakestore.model.alteration import Freshness, Requirement, Through
 from lakestore.model.table import Table
+from lakestore.union import plan
 from lakestore.union import sql as union_sql
 from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
@@ -121,6 +122,11 @@ class Snapshot:
         answer = transport.head(pb.HeadRequest(lease_seconds=lease_seconds))
         asked = require.as_of(answer.now_us) if require is not None and answer.now_us else require
         return cls(transport, answer.token, lease=answer.lease, lease_seconds=lease_seconds, require=asked)
+
+    def definition(self, table: str) -> Table:
+        """The table's definition at the cut, with the contract that was in force."""
+        found = self._hold.plan(plan.request([table], at=self.token, no_dead=True))
+        return plan.decode(found).scan(table).table
 
     def scan(self, table: str, columns: Sequence[str] | None = None, where: str | None = None) -> Scan:
         """A union read at the cut."""

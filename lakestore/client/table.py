@@ -22,6 +22,7 @@ from lakestore.client.writer import Keep, Writer, change_to
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound
 from lakestore.evolution import Step
 from lakestore.model.alteration import Freshness, Through
+from lakestore.model.contract.contract import Contract
 from lakestore.model.table import Table as Definition
 from lakestore.model.times import At, position_text
 from lakestore.rows import user
@@ -52,6 +53,12 @@ class Table:
     def schema(self) -> pa.Schema:
         """The Arrow schema of reads."""
         return self.definition.schema
+
+    @property
+    def contract(self) -> Contract | None:
+        """The contract in force, with version, principal, time and reason; None without one. `Snapshot.definition` has
+        the contract at a cut, `Lake.who` who changed it."""
+        return self.definition.contract
 
     def __repr__(self) -> str:
         kind = f"key {', '.join(self.definition.primary_key)}" if self.definition.keyed else "log"

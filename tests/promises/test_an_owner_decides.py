@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.errors import Conflict, Denied, Invalid, NeedsApproval, NotFound
+from lakestore.cli.main import run_command
+from lakestore.errors import Conflict, Denied, Invalid, NeedsApproval, NotAuthenticated, NotFound
 from lakestore.evolution import SetContract
 from lakestore.model import dead_letter_table
 from lakestore.model.contract.contract import Contract
@@ -28,6 +32,7 @@ PRINCIPALS = {
     "eve": {"shop.*": ["read"], "lakestore.*": ["read"]},
     "mallory": ADMIN,
     "guest": {"other.*": ["admin"]},
+    "nosy": {"shop.*": ["read"]},
 }
 POLICY = "{add: allow, widen: approve, rename: approve, drop: refuse}"
 
@@ -51,8 +56,8 @@ class World:
     """A server with principals, and a table of ann's."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
-        auth = write_auth(folder / "auth.yaml", PRINCIPALS)
-        self.served = Served(folder / "data", ports=True, auth=str(auth), **settings)
+        self.auth = write_auth(folder / "auth.yaml", PRINCIPALS)
+        self.served = Served(folder / "data", ports=True, auth=str(self.auth), **settings)
 
     def __enter__(self) -> World:
         self.served.__enter__()
@@ -241,6 +246,76 @@ def test_a_server_that_asks_for_owners_makes_no_table_without_one(tmp_path: Path
         with pytest.raises(Invalid, match="has no owner"):
             lake.create(replace(table, name="shop.orders__dlq"))
         lake.create(dead_letter_table.definition("shop.orders"))
+
+
+def test_a_contract_is_read_at_every_cut(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    with world.as_("ann") as lake:
+        token = lake.last_token or lake.snapshot().token
+        orders = lake.table("shop.orders")
+        orders.alter(SetContract(document(version="2.0.0"), "orders", "quarterly"))
+        assert orders.contract is not None
+        assert (orders.contract.version, orders.contract.by, orders.contract.why) == (2, "ann", "quarterly")
+        first = lake.at(token).definition("shop.orders").contract
+        assert first is not None
+        assert (first.version, first.why, first.document) == (1, "it is mine", document())
+    about = world.served.server.about["grpc"]
+    told = ["describe", "shop.orders", "--server", about]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAKESTORE_TOKEN", token_of("ann"))
+        assert run_command([*told, "--at", token]) == 0
+        assert "version 1 by ann" in capsys.readouterr().out
+        assert run_command(told) == 0
+        assert "version 2 by ann" in capsys.readouterr().out
+        assert run_command(["who", "shop.orders", "--server", about]) == 0
+        assert "owner: ann\ndelegates: dan\napprovers: eve\ncontract: version 2\n" in capsys.readouterr().out
+        patch.setenv("LAKESTORE_TOKEN", token_of("nosy"))
+        assert run_command(["who", "shop.orders", "--server", about]) == 0
+        assert "decisions: they need the right 'read' on lakestore.audit" in capsys.readouterr().out
+
+
+def test_other_doors_and_another_server_process_ask_the_same_rules(world: World) -> None:
+    with world.as_("mallory") as lake, pytest.raises(NeedsApproval) as caught:
+        lake.table("shop.orders").alter(rename={"amount": "total"})
+    base = f"http://{world.served.server.about['http']}/iceberg/v1"
+    mine = {"Authorization": f"Bearer {token_of('mallory')}"}
+    names = [{"namespace": ["shop"], "name": name} for name in ("orders", "mine")]
+    moved = httpx.post(
+        f"{base}/tables/rename", json=dict(zip(("source", "destination"), names, strict=True)), headers=mine
+    )
+    assert (moved.status_code, "only ann" in moved.text) == (403, True)
+    assert world.audit()[-1] == ("mallory", "rename", "denied")
+    world.served.checkpoint()
+    world.served.restart()
+    write_auth(world.auth, {name: grants for name, grants in PRINCIPALS.items() if name != "ann"})
+    world.served.server.access.refresh()
+    with pytest.raises(NotAuthenticated):
+        world.as_("ann").table("shop.orders")
+    with world.as_("dan") as lake:  # the owner has left, the delegate has not
+        lake.approve(caught.value.proposal)
+        lake.table("shop.orders").alter(retention="1d")
+        lake.drop_table("shop.orders")
+        assert lake.proposals() == []
+        lake.undrop("shop.orders")
+        assert [row["state"] for row in lake.proposals()] == ["approved"]
+
+
+def test_many_principals_ask_at_once_for_one_change(world: World) -> None:
+    lakes = [world.as_(who) for who in ("mallory", "mallory", "dan", "eve", "root")]
+
+    def ask(lake: ls.Lake) -> None:
+        with suppress(Denied, Conflict, Invalid):
+            lake.table("shop.orders").alter(rename={"amount": "total"})
+        for row in lake.proposals():
+            with suppress(Denied):
+                lake.approve(row["id"])
+
+    with ThreadPoolExecutor(len(lakes)) as threads:
+        list(threads.map(ask, lakes))
+    for lake in lakes:
+        lake.close()
+    assert world.columns() == ["id", "total", "note"]
+    done = [row for row in world.audit() if row[1] == "alter" and row[2] == "done"]
+    assert len(done) <= 1
 
 
 def test_without_principals_an_owner_is_a_name_and_anybody_approves(tmp_path: Path) -> None:
