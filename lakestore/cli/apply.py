@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +14,13 @@ import click
 
 from lakestore.cli.connection import json_option, open_lake, server_option
 from lakestore.cli.output import emit_json, emit_text
-from lakestore.errors import Invalid, NeedsApproval
-from lakestore.evolution import LAKE_SETTABLE, DropColumn, Step, to_json
+from lakestore.errors import NeedsApproval
+from lakestore.evolution import LAKE_SETTABLE, to_json
 from lakestore.model import table_file
-from lakestore.model.alteration import apply_steps
 from lakestore.model.columns import Column, LakeOptions
 from lakestore.model.merge_engines import UPSERT
 from lakestore.model.table import Table
+from lakestore.model.table_changes import TableChange, changes_of, check_drops
 from lakestore.model.ttl import span
 
 if TYPE_CHECKING:
@@ -28,23 +30,6 @@ PENDING = 3
 """Exit code of `--plan` if there are changes, and of changes that wait for an approval."""
 Line = tuple[str, str]
 """A sign (+ ~ -) and a text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """The change of one table."""
-
-    before: Table | None
-    after: Table
-    steps: tuple[Step, ...] = ()
-
-    @property
-    def action(self) -> str:
-        return "create" if self.before is None else "alter" if self.steps else "nothing"
-
-    def drops(self) -> list[str]:
-        """Columns that are dropped with their values, as `--allow-drop` names them."""
-        return [f"{self.after.name}.{step.name}" for step in self.steps if isinstance(step, DropColumn)]
 
 
 @click.command()
@@ -67,87 +52,65 @@ def apply(path: Path, plan: bool, allowed: tuple[str, ...], server: str, as_json
     wanted = table_file.parse(path.read_text(), path.name)
     with open_lake(server) as lake:
         there = {table.name: table.definition for table in lake.tables()}
-        moves = _moves(wanted, there)
-        for move in moves:
-            _make(lake, move, check_only=True)
-        refused = [name for move in moves for name in move.drops() if name not in allowed]
-        if not as_json:
-            _show(moves, refused if plan else ())
-        if refused and not plan:
-            options = " ".join(f"--allow-drop {name}" for name in refused)
-            raise Invalid(f"nothing was changed: columns would be dropped with what they hold; to do so add {options}")
-        answers = {} if plan else {move.after.name: _made(lake, move) for move in moves}
+        return make_changes(lake, changes_of(wanted, there), allowed, plan=plan, as_json=as_json)
+
+
+def make_changes(
+    lake: Lake, changes: Sequence[TableChange], allowed: Sequence[str], *, plan: bool, as_json: bool
+) -> int:
+    """Show the changes and make them unless `plan`. Every one is checked by the server first. Returns the exit code."""
+    for change in changes:
+        lake.make_change(change, check_only=True)
+    if not as_json:
+        _show(changes, allowed if plan else None)
+    if not plan:
+        check_drops(changes, allowed)
+    answers = {} if plan else {change.after.name: _made(lake, change) for change in changes}
     waiting = {name: error for name, error in answers.items() if error is not None}
     if as_json:
-        emit_json([_as_data(move, waiting.get(move.after.name)) for move in moves])
-    pending = sum(move.action != "nothing" for move in moves)
-    if not as_json:
-        emit_text(_summary(moves, plan=plan, waiting=len(waiting)))
+        emit_json([_as_data(change, waiting.get(change.after.name)) for change in changes])
+    else:
+        emit_text(_summary(changes, plan=plan, waiting=len(waiting)))
         for error in waiting.values():
             emit_text(error.message)
+    pending = any(change.action != "nothing" for change in changes)
     return PENDING if (plan and pending) or waiting else 0
 
 
-def _moves(wanted: Sequence[table_file.WantedTable], tables: dict[str, Table]) -> list[Move]:
-    """The changes of all tables. Raises one `Invalid` that lists every impossible change."""
-    moves: list[Move] = []
-    problems: list[str] = []
-    for table in wanted:
-        before = tables.get(table.name)
-        try:
-            if before is None:
-                moves.append(Move(None, table.definition()))
-            else:
-                steps = table_file.steps_between(before, table)
-                moves.append(Move(before, apply_steps(before, steps), tuple(steps)))
-        except Invalid as error:
-            named = "" if error.message.startswith(f"table {table.name}") else f"table {table.name}: "
-            problems.append(f"{table.place}: {named}{error.message}")
-    if problems:
-        raise Invalid(f"nothing was changed: {'; '.join(problems)}")
-    return moves
-
-
-def _made(lake: Lake, move: Move) -> NeedsApproval | None:
+def _made(lake: Lake, change: TableChange) -> NeedsApproval | None:
     """Make a change; the error of one that became a proposal."""
     try:
-        _make(lake, move, check_only=False)
+        lake.make_change(change)
     except NeedsApproval as error:
         return error
     return None
 
 
-def _make(lake: Lake, move: Move, *, check_only: bool) -> None:
-    if move.before is None:
-        lake.create(move.after, check_only=check_only)
-    elif move.steps:
-        lake.alter(move.before, move.steps, check_only=check_only)
-
-
-def _show(moves: Sequence[Move], refused: Sequence[str]) -> None:
-    for move in moves:
-        emit_text(f"{move.after.name}: {_headline(move)}")
-        for sign, text in lines(move.before, move.after):
+def _show(changes: Sequence[TableChange], allowed: Sequence[str] | None) -> None:
+    """Print the changes. With `allowed` also the options that they need."""
+    for change in changes:
+        emit_text(f"{change.after.name}: {_headline(change)}")
+        for sign, text in lines(change.before, change.after):
             emit_text(f"  {sign} {text}")
-        for name in move.drops():
-            if name in refused:
+        for name in change.drops():
+            if allowed is not None and name not in allowed:
                 emit_text(f"    needs --allow-drop {name}")
 
 
-def _headline(move: Move) -> str:
-    table = move.after
-    if move.before is None:
+def _headline(change: TableChange) -> str:
+    table = change.after
+    if change.before is None:
         kind = f"primary key {', '.join(table.primary_key)}" if table.keyed else "log"
         by = "" if table.bucket_key == table.primary_key else f" by {', '.join(table.bucket_key)}"
         return f"new table, {kind}, {table.buckets} buckets{by}"
-    if not move.steps:
+    if not change.steps:
         return "nothing to do"
-    renewed = table.schema_id != move.before.schema_id
-    return f"schema version {move.before.schema_id} → {table.schema_id}" if renewed else "options"
+    renewed = table.schema_id != change.before.schema_id
+    return f"schema version {change.before.schema_id} → {table.schema_id}" if renewed else "options"
 
 
-def _summary(moves: Sequence[Move], *, plan: bool, waiting: int) -> str:
-    actions = [move.action for move in moves]
+def _summary(changes: Sequence[TableChange], *, plan: bool, waiting: int) -> str:
+    actions = [change.action for change in changes]
     numbers = {"create": actions.count("create"), "alter": actions.count("alter") - waiting, "wait": waiting}
     said = {"create": "to create" if plan else "created", "alter": "to alter" if plan else "altered"}
     said["wait"] = "waiting for an approval"
@@ -155,11 +118,11 @@ def _summary(moves: Sequence[Move], *, plan: bool, waiting: int) -> str:
     return ", ".join(counts) if counts else "nothing to do"
 
 
-def _as_data(move: Move, waiting: NeedsApproval | None) -> dict[str, Any]:
-    differences = [f"{sign} {text}" for sign, text in lines(move.before, move.after)]
-    steps = json.loads(to_json(move.steps))
+def _as_data(change: TableChange, waiting: NeedsApproval | None) -> dict[str, Any]:
+    differences = [f"{sign} {text}" for sign, text in lines(change.before, change.after)]
+    steps = json.loads(to_json(change.steps))
     proposal = {"proposal": waiting.proposal} if waiting else {}
-    return {"table": move.after.name, "action": move.action, "differences": differences, "steps": steps, **proposal}
+    return {"table": change.after.name, "action": change.action, "differences": differences, "steps": steps, **proposal}
 
 
 def lines(before: Table | None, after: Table) -> Iterator[Line]:
@@ -181,6 +144,7 @@ def lines(before: Table | None, after: Table) -> Iterator[Line]:
     else:
         yield from _order(before, after)
         yield from _changed_settings(before, after)
+    yield from _contract(before, after)
 
 
 def _changed_settings(before: Table, after: Table) -> Iterator[Line]:
@@ -236,6 +200,21 @@ def _changed(old: Column, new: Column) -> Iterator[Line]:
         yield "~", f"{new.name}: may be null from now on"
     if old.default != new.default:
         yield "~", f"{new.name}: {'no default' if new.default is None else f'default {new.default!r}'} for new rows"
+
+
+def _contract(before: Table | None, after: Table) -> Iterator[Line]:
+    """The contract, and the lines of its document that differ."""
+    old, new = before.contract if before else None, after.contract
+    texts = [contract.document.splitlines() if contract else list[str]() for contract in (old, new)]
+    if old is None and new is not None:
+        yield "+", f"contract: {new.object}, {len(texts[1])} lines"
+    elif old is not None and new is None:
+        yield "-", f"contract: version {old.version}"
+    elif old is not None and new is not None and (old.document, old.object) != (new.document, new.object):
+        yield "~", f"contract: version {old.version} → {old.version + 1}"
+        for line in itertools.islice(difflib.unified_diff(texts[0], texts[1], n=0, lineterm=""), 2, None):
+            if line[:1] in ("+", "-"):
+                yield line[0], f"  {line[1:].rstrip()}"
 
 
 def _order(before: Table, after: Table) -> Iterator[Line]:

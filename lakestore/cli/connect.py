@@ -262,7 +262,7 @@ LINES: Mapping[str, Callable[[EngineTarget], str]] = {
 @json_option
 def connect(engine: str, http: str | None, table: str | None, server: str, as_json: bool) -> None:
     """Print the lines that open this lake in ENGINE: its head, a past cut, what is tiered."""
-    found = _catalog_of(server)
+    found = catalog_of(server)
     catalog = f"{found.scheme}://{http or found.host}/iceberg"
     target = EngineTarget(server, catalog, table or found.table, found.time, found.is_open, found.store)
     lines = LINES[engine](target)
@@ -270,7 +270,7 @@ def connect(engine: str, http: str | None, table: str | None, server: str, as_js
 
 
 @dataclass(frozen=True, slots=True)
-class _Catalog:
+class CatalogPlace:
     """Address of a server's Iceberg catalog."""
 
     scheme: str
@@ -284,7 +284,7 @@ class _Catalog:
     """The lake's first table that is not a dead-letter or proposals table."""
 
 
-def _catalog_of(server: str) -> _Catalog:
+def catalog_of(server: str) -> CatalogPlace:
     """The catalog's address from the server, otherwise the default address."""
     from lakestore.v1 import lakestore_pb2 as pb
 
@@ -299,10 +299,10 @@ def _catalog_of(server: str) -> _Catalog:
             tables = [table.name for table in lake.tables() if "__" not in table.name]
     except (Unavailable, Denied) as error:
         is_open = is_open and not isinstance(error, Denied)
-        return _Catalog(scheme, f"{host}:{HTTP_PORT}", is_open, _text(datetime.now(UTC)))
+        return CatalogPlace(scheme, f"{host}:{HTTP_PORT}", is_open, _text(datetime.now(UTC)))
     http = f"{host}:{said['http'].rsplit(':', 1)[1]}"
     time = _text(moment_of(said["clock"]["time_us"]))
-    return _Catalog(said["scheme"], http, is_open, time, _store_of(said), *sorted(tables)[:1])
+    return CatalogPlace(said["scheme"], http, is_open, time, _store_of(said), *sorted(tables)[:1])
 
 
 def _store_of(status: Mapping[str, Any]) -> Store | None:

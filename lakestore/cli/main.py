@@ -97,6 +97,10 @@ COMMANDS = {
         "connect",
         "Print the lines that open this lake in ENGINE: its head, a past cut, what is tiered.",
     ),
+    "contract": (
+        "contract",
+        "Read, check, apply and compare contracts of tables; docs/contracts.md describes the file.",
+    ),
     "create": (
         "administration",
         "Create TABLE from columns, or like another table.",

@@ -34,6 +34,7 @@ from lakestore.model.alteration import Freshness, Through, difference
 from lakestore.model.merge_engines import Merge
 from lakestore.model.table import Table as Definition
 from lakestore.model.table import define
+from lakestore.model.table_changes import TableChange, check_drops, contract_changes
 from lakestore.model.times import At, position_text
 from lakestore.model.ttl import TOMBSTONE_SECONDS
 from lakestore.model.types import schema_of
@@ -158,6 +159,39 @@ class Lake:
     def who(self, table: str) -> OwnerReport:
         """Owner, delegates, approvers, contract version and the last ten decisions about a table."""
         return proposals.owner_report(self, table)
+
+    def make_change(self, change: TableChange, *, check_only: bool = False) -> None:
+        """Create or alter one table. With `check_only` the server only checks it."""
+        if change.before is None:
+            self.create(change.after, check_only=check_only)
+        elif change.steps:
+            self.alter(change.before, change.steps, check_only=check_only)
+
+    def apply_contract(
+        self,
+        text: str,
+        *,
+        tables: Sequence[str] = (),
+        database: str = "",
+        why: str = "",
+        allow_drop: Sequence[str] = (),
+        check_only: bool = False,
+    ) -> list[TableChange]:
+        """Create or alter the tables of an ODCS contract, each in one commit with its contract.
+
+        `tables` selects tables of the contract. `database` is for a contract that names none. `why` is stored with the
+        contract. `allow_drop` has columns that may be dropped, as `shop.orders.note`. With `check_only` the server
+        checks everything and changes nothing. Raises `Invalid` with the lines that cannot be honoured.
+        """
+        there = {table.name: table.definition for table in self.tables()}
+        changes = contract_changes(text, there, names=tables, database=database, why=why)
+        for change in changes:
+            self.make_change(change, check_only=True)
+        if not check_only:
+            check_drops(changes, allow_drop)
+            for change in changes:
+                self.make_change(change)
+        return changes
 
     def _table(self, definition: Definition) -> Table:
         return Table(self._connection, definition)

@@ -22,6 +22,7 @@ from lakestore.client.writer import Keep, Writer, change_to
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound
 from lakestore.evolution import Step
 from lakestore.model.alteration import Freshness, Through
+from lakestore.model.contract import file as contract_file
 from lakestore.model.contract.contract import Contract
 from lakestore.model.table import Table as Definition
 from lakestore.model.times import At, position_text
@@ -59,6 +60,12 @@ class Table:
         """The contract in force, with version, principal, time and reason; None without one. `Snapshot.definition` has
         the contract at a cut, `Lake.who` who changed it."""
         return self.definition.contract
+
+    @property
+    def contract_text(self) -> str:
+        """The table's contract as it was applied, or else an ODCS contract of its definition."""
+        contract = self.definition.contract
+        return contract.document if contract else contract_file.exported([self.definition])
 
     def __repr__(self) -> str:
         kind = f"key {', '.join(self.definition.primary_key)}" if self.definition.keyed else "log"

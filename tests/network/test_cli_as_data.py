@@ -117,6 +117,11 @@ def test_json_is_data_and_not_text_in_text(command: str, server: str, capsys: py
 DONE: tuple[tuple[str, ...], ...] = (
     ("write", "shop.people", "FOLDER/more.csv", "--key", "id", "--create", "--yes"),
     ("apply", "-f", "FOLDER/tables.yaml"),
+    ("contract", "export", "shop.people"),
+    ("contract", "check", "FOLDER/items.odcs.yaml"),
+    ("contract", "import", "FOLDER/items.odcs.yaml"),
+    ("contract", "apply", "FOLDER/items.odcs.yaml"),
+    ("contract", "diff", "FOLDER/items.odcs.yaml"),
     ("create", "shop.new", "--column", "id int64", "--column", "who string", "--key", "id"),
     ("alter", "shop.new", "--add", "more int32"),
     ("rename", "shop.new", "shop.newer"),
@@ -144,6 +149,13 @@ DONE: tuple[tuple[str, ...], ...] = (
     ("restore", "FOLDER/backup", "--data", "FOLDER/restored", "--warehouse", "FOLDER/lake"),
 )
 """Commands that do something, one after the other."""
+CONTRACT = """
+apiVersion: v3.2.0
+kind: DataContract
+id: items
+version: 1.0.0
+schema: [{name: shop.items, properties: [{name: id, logicalType: integer, primaryKey: true}]}]
+"""
 ELSEWHERE = {
     "login", "logout",  # tests.unit.cli.test_profiles
     "bridge", "dlq replay", "dlq show", "dlq drop", "proposals approve", "proposals reject",
@@ -162,7 +174,7 @@ ARGUMENTS = {"lookup": ["t.a", "1"], "tier": ["--once"]}
 def test_every_command_takes_json_and_is_tried() -> None:
     found = dict(leaves())
     assert [name for name, each in found.items() if "as_json" not in {one.name for one in each.params}] == []
-    groups = {"bridge", "dlq", "subscriptions"}
+    groups = {"bridge", "contract", "dlq", "subscriptions"}
     done = {" ".join(each[: 1 + (each[0] in groups)]) for each in DONE}
     assert found.keys() <= ASKED.keys() | done | ELSEWHERE
 
@@ -204,6 +216,7 @@ def test_what_commands_do_is_data(
 ) -> None:
     monkeypatch.setenv("LAKESTORE_SERVER", server)
     (tmp_path / "more.csv").write_text("id,who\n7,ann\n8,bob\n")
+    (tmp_path / "items.odcs.yaml").write_text(CONTRACT)
     (tmp_path / "tables.yaml").write_text("tables:\n  - {name: shop.more, columns: [{name: id, type: int64}]}\n")
     for each in DONE:
         arguments = [word.replace("FOLDER", str(tmp_path)) for word in each]

@@ -16,9 +16,13 @@ import yaml
 
 from lakestore.model.columns import LAKE_OPTIONS, Column, LakeOptions
 from lakestore.model.contract import column_types, document
+from lakestore.model.contract.contract import Contract
 from lakestore.model.contract.document import Entry, column_name, stored_columns
+from lakestore.model.contract.event_time import TIME_TYPE
+from lakestore.model.contract.late_data import time_columns
 from lakestore.model.contract.rules import rules_of
 from lakestore.model.merge_engines import UPSERT
+from lakestore.model.outside_values import excerpt
 from lakestore.model.table import Table
 from lakestore.model.table_file import COLUMN_KEYS, TABLE_KEYS, WantedColumn, WantedTable
 from lakestore.model.ttl import TOMBSTONE_SECONDS
@@ -48,6 +52,23 @@ class ServerPlace:
 def wanted_tables(root: Entry, database: str = "", existing: Mapping[str, Table] | None = None) -> list[WantedTable]:
     """The tables of all entries of `schema`. Raises `Invalid` with the line of what cannot be honoured."""
     return [wanted(root, entry, database, existing) for entry in root.listed("schema")]
+
+
+def selected(root: Entry, names: Sequence[str] = (), database: str = "") -> list[Entry]:
+    """All entries of `schema`, or the entries with some names of tables or of entries. Raises `Invalid`."""
+    entries = root.listed("schema")
+    if not entries:
+        raise root.error("describes no table: its schema is empty")
+    if not names:
+        return entries
+    known = {entry.text("name"): entry for entry in entries}
+    known |= {column_name(entry): entry for entry in entries}
+    if any(name not in known for name in names):
+        known |= {table_name(root, entry, database): entry for entry in entries}
+    for name in names:
+        if name not in known:
+            raise root.error(f"has no table {excerpt(name)}; there are {', '.join(e.text('name') for e in entries)}")
+    return [known[name] for name in names]
 
 
 def table_name(root: Entry, entry: Entry, database: str = "") -> str:
@@ -88,6 +109,22 @@ def wanted(root: Entry, entry: Entry, database: str = "", existing: Mapping[str,
         options["lake"] = {"partition_by": partition} | options.get("lake", {})
     place = f"line {entry.line}"
     return WantedTable(name, tuple(_beside(columns, table)), options, place)
+
+
+def with_contract(
+    root: Entry,
+    entry: Entry,
+    text: str,
+    *,
+    database: str = "",
+    existing: Mapping[str, Table] | None = None,
+    why: str = "",
+) -> tuple[WantedTable, Contract]:
+    """The table of an entry with the columns that its contract adds, and that contract. `text` is the document."""
+    table, contract = wanted(root, entry, database, existing), Contract(text, entry.text("name"), why=why)
+    names = {column.name for column in table.columns}
+    times = [WantedColumn(name, TIME_TYPE) for name in time_columns(contract) if name not in names]
+    return replace(table, columns=(*table.columns, *times)), contract
 
 
 def _beside(columns: list[WantedColumn], table: Table | None) -> Iterator[WantedColumn]:
