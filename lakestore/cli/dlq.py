@@ -1,4 +1,4 @@
-"""`lakestore dlq`: list, show, replay and drop the dead letters of a bridge."""
+"""`lakestore dlq`: list, show, replay and drop dead letters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakestore.errors import Invalid
 from lakestore.release import needs_extra
 
 if TYPE_CHECKING:
-    from lakestore.kafka.bridge.dead_letters import Selection
+    from lakestore.kafka.bridge.dead_letters import ReplayCounts, Selection
 
 FAILED = 1
 SHOWN = 20
@@ -25,7 +25,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @click.group()
 def dlq() -> None:
-    """List, show, replay and drop the records that a bridge rejected."""
+    """List, show, replay and drop records that a bridge rejected, and rows that broke a contract."""
 
 
 def _selected(command: _Command) -> _Command:
@@ -113,7 +113,11 @@ def _readable(value: Any) -> Any:
 @dlq.command()
 @click.argument("table")
 @click.option(
-    "-f", "--file", "path", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The bridge.yaml."
+    "-f",
+    "--file",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The bridge.yaml; without it, rows that broke a rule of the table's contract are replayed.",
 )
 @_selected
 @click.option("--overwrite", is_flag=True, help="Also into a table with a key that keeps no order of its rows.")
@@ -121,7 +125,7 @@ def _readable(value: Any) -> Any:
 @json_option
 def replay(
     table: str,
-    path: Path,
+    path: Path | None,
     code: tuple[str, ...],
     stage: tuple[str, ...],
     where: str | None,
@@ -129,10 +133,41 @@ def replay(
     server: str,
     as_json: bool,
 ) -> int:
-    """Send dead letters of TABLE through a bridge.yaml again, after the cause is fixed. Exit code 1 if any fail.
+    """Replay dead letters of TABLE, after the cause is fixed. Exit code 1 if any fail.
 
-    A row that a later record of its key wrote stays, and the older record is counted as superseded.
+    With a bridge.yaml its records go through it again. A row that a later record of its key wrote stays, and the older
+    record is counted as superseded. Without the file, rows are written again that broke a rule of the contract.
     """
+    selection = _selection(code, stage, where)
+    counts = (
+        _of_rows(server, table, selection, overwrite)
+        if path is None
+        else _of_records(server, table, path, selection, overwrite)
+    )
+    if as_json:
+        emit_json(asdict(counts))
+    else:
+        emit_text(
+            f"{counts.applied:,} applied, {counts.superseded:,} superseded, {counts.left_out:,} left out,"
+            f" {counts.failed:,} failed"
+        )
+        for name, sentence in counts.examples.items():
+            emit_text(f"  {name}: {sentence}")
+    return FAILED if counts.failed else 0
+
+
+def _of_rows(server: str, table: str, selection: Selection, overwrite: bool) -> ReplayCounts:
+    from lakestore.loading.row_replay import RowReplay
+
+    progress = Progress(f"replay of {table}")
+    with open_lake(server) as lake:
+        replay = RowReplay(
+            lake, table, overwrite=overwrite, progress=lambda counts: progress.add(counts.letters - progress.rows)
+        )
+        return replay.run(selection)
+
+
+def _of_records(server: str, table: str, path: Path, selection: Selection, overwrite: bool) -> ReplayCounts:
     with needs_extra("kafka", "Kafka"):
         from lakestore.kafka.bridge import spec_file
         from lakestore.kafka.bridge.assembly import Assembly
@@ -151,17 +186,7 @@ def replay(
             overwrite=overwrite,
             progress=lambda counts: progress.add(counts.letters - progress.rows),
         )
-        counts = running.run(_selection(code, stage, where))
-    if as_json:
-        emit_json(asdict(counts))
-    else:
-        emit_text(
-            f"{counts.applied:,} applied, {counts.superseded:,} superseded, {counts.left_out:,} left out,"
-            f" {counts.failed:,} failed"
-        )
-        for name, sentence in counts.examples.items():
-            emit_text(f"  {name}: {sentence}")
-    return FAILED if counts.failed else 0
+        return running.run(selection)
 
 
 @dlq.command()

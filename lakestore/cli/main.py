@@ -112,7 +112,7 @@ COMMANDS = {
     ),
     "demo": ("serve", "Run a complete example and check its results."),
     "describe": ("tables", "Show the columns, settings and contract of TABLE."),
-    "dlq": ("dlq", "List, show, replay and drop the records that a bridge rejected."),
+    "dlq": ("dlq", "List, show, replay and drop records that a bridge rejected, and rows that broke a contract."),
     "doctor": (
         "doctor",
         "Check this machine, the settings of a server, and a running server.",

@@ -116,6 +116,8 @@ class Commit:
         self._settled = 0
         """Number of leading changes whose rows are uploaded."""
         self._is_sent = False
+        self.refuses_dead_letters = False
+        """True to have rows refused that would become dead letters; `Violated` then has their numbers."""
         self.token = ""
         self.results: list[pb.ChangeResult] = []
         self.repeated = False
@@ -187,6 +189,8 @@ class Commit:
         """Commit, with a producer of the connection unless `commit` is given."""
         if commit is None and self.is_empty:
             return
+        for change in self._changes:
+            change.refuse_dead_letters = self.refuses_dead_letters
         try:
             answer = (commit or self._connection.producers.commit)(self._changes)
         except NotFound:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.errors import Invalid
+from lakestore.errors import Invalid, RuleRows, Violated
 from lakestore.loading.casts import missing
 from lakestore.loading.reading import Bools, Chunk, ColumnRequest, without_rejects
 from lakestore.model import defaults
@@ -40,6 +40,8 @@ class Change:
     is_delete: bool
     batch: pa.RecordBatch
     keep: dict[str, pa.BooleanArray]
+    rows: Codes
+    """The number of each row in the chunk."""
 
 
 class Changes:
@@ -106,9 +108,13 @@ class Changes:
         return defaults.scalar(column.default, column.type, column.name)
 
     def _complete(self, chunk: Chunk) -> Chunk:
-        """Refuse rows without a required value. Columns that a row does not name get their default."""
-        key = set(self._table.primary_key)
-        needed = pa.schema([field for field in self._table.schema if not field.nullable or field.name in key])
+        """Refuse rows without a required value, unless a rule of the contract decides on it at the server.
+
+        Columns that a row does not name get their default.
+        """
+        key, contract = set(self._table.primary_key), self._table.contract
+        ruled = contract.required_columns(self._table) if contract and not self._wanted.deletes else frozenset()
+        needed = pa.schema([f for f in self._table.schema if (not f.nullable or f.name in key) and f.name not in ruled])
         needed = pa.schema([field.with_nullable(False) for field in needed])
         refused = {}
         for row, name in missing(chunk.batch, needed).items():
@@ -178,7 +184,8 @@ class Changes:
         if is_delete:
             names, keep = [name for name in names if name in self._carried()], {}
         keep = {name: flags for name, flags in keep.items() if flags.true_count}
-        return Change(is_delete, batch.select(names) if names != batch.schema.names else batch, keep)
+        batch = batch.select(names) if names != batch.schema.names else batch
+        return Change(is_delete, batch, keep, np.arange(batch.num_rows) if rows is None else rows)
 
     def _carried(self) -> set[str]:
         if self._table.merge.engine == "partial" and self._wanted.deletes:
@@ -197,6 +204,15 @@ def _turns(batch: pa.RecordBatch, key: tuple[str, ...]) -> Codes:
     turns = np.zeros(len(ids), np.int64)
     turns[order] = np.arange(len(ids)) - np.repeat(starts, lengths)
     return turns
+
+
+def violations(changes: Sequence[Change], error: Violated) -> dict[int, RuleRows]:
+    """The rows of a chunk that break rules of the table's contract, with the first rule of each."""
+    found: dict[int, RuleRows] = {}
+    for each in error.changes:
+        for row in changes[each.change].rows[list(each.rows)].tolist():
+            found.setdefault(row, each)
+    return found
 
 
 def add_to(commit: Commit, table: str, changes: Sequence[Change], *, keyed: bool) -> None:

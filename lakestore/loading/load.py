@@ -6,15 +6,17 @@ import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from lakestore.client.named_writes import NamedWrites
-from lakestore.errors import Conflict, Fenced, Invalid, LakestoreError
-from lakestore.loading.changes import CHANGES_MAX, Change, Changes, add_to
+from lakestore.errors import Conflict, Fenced, Invalid, LakestoreError, Violated
+from lakestore.loading.changes import CHANGES_MAX, Change, Changes, add_to, violations
 from lakestore.loading.files import TEXTS, File, Source
 from lakestore.loading.json_blocks import chunks_of
 from lakestore.loading.progress import Place, Progress, producer_name
@@ -285,11 +287,29 @@ class Load:
                 raise
             self.doubtful = ""
             self._back_to(before)
-            if part.batch.num_rows == 1:
+            if isinstance(error, Violated) and error.changes:
+                reasons = {row: rule.sentence for row, rule in violations(changes, error).items()}
+                self._commit_without(file, chunk, part, (start, end), reasons)
+            elif part.batch.num_rows == 1:
                 self._refused_by_server(file, part, end, error)
             else:
                 self._halves(file, chunk, start, end)
         self.doubtful = ""
+
+    def _commit_without(
+        self, file: File, chunk: Chunk, part: Chunk, records: tuple[int, int], reasons: Mapping[int, str]
+    ) -> None:
+        """Commit the records of a range whose rows break no rule of the contract. `reasons` has the others by row."""
+        start, end = records
+        bad = np.isin(np.arange(part.batch.num_rows), list(reasons))
+        left = part.without(bad, [reasons[row] for row in sorted(reasons)])
+        if self._skipped is not None:
+            self._commit(file, left, start, end)
+            return
+        first = next(each for each in left.bad if each.record in part.record[bad])
+        if first.record > start:
+            self._commit(file, chunk, start, first.record)
+        raise _refused(file, first)
 
     def _halves(self, file: File, chunk: Chunk, start: int, end: int) -> None:
         middle = (start + end) // 2

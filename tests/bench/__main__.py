@@ -11,7 +11,20 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
-from tests.bench import bridge, bucket, console, keyed, life, loading, peer, reading, replicas, report, streaming
+from tests.bench import (
+    bridge,
+    bucket,
+    console,
+    contract,
+    keyed,
+    life,
+    loading,
+    peer,
+    reading,
+    replicas,
+    report,
+    streaming,
+)
 from tests.bench.orders import IS_SMALL
 from tests.bench.report import Figure
 
@@ -37,6 +50,7 @@ GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {
     "replicas": replicas.measure,
     "bucket": bucket.measure,
     "console": console.measure,
+    "contract": contract.measure,
     "lake": _late("lake"),
     "stores": _late("stores"),
     "small-tables": _late("small_tables"),

@@ -20,6 +20,7 @@ _CONTAINER = (
     "wants a container runtime; tests/test_deploy.py checks the file against its schema, and in its long form installs "
     "and starts what the Containerfile does"
 )
+_ROW_REPLAY = "wants rows that broke a rule; tests/unit/loading/test_row_replay.py runs it"
 _SUITE = "runs for minutes or hours; tests/jepsen and tests/simulation run the same in short"
 _WHOLE = "installs all that is pinned from an index; the long form of tests/test_deploy.py does the same for the image"
 _MAKE = "runs for minutes; tests/test_pages_run.py sees that the target is there"
@@ -120,6 +121,8 @@ NOT_RUN = {
     ): "wants a Kubernetes cluster; tests/jepsen runs against a server that is there",
     (_JEPSEN, "python -m tests.simulation --seeds 0:500 --jobs 2"): _SUITE,
     (_JEPSEN, "python -m tests.simulation --seed 7 --workload bank --trace --shrink"): _SUITE,
+    ("docs/contract-rules.md", "lakestore dlq list shop.orders"): _ROW_REPLAY,
+    ("docs/contract-rules.md", "lakestore dlq replay shop.orders --code amount.minimum"): _ROW_REPLAY,
     ("docs/loading.md", "^C"): "an output over a long load; tests/unit/cli/test_write.py has the same sentence",
     ("docs/loading.md", "committed: 119,999 rows, to line 120,000 of big.csv; the same command goes on from there"): (
         "an output over a long load; tests/everyday has the same sentence of a short one"

@@ -1,7 +1,8 @@
 """The last stage of a consumer: it commits rows, dead letters and register moves together.
 
 - One thread owns the registers.
-- A commit that the server refuses for its rows is halved until the bad records are isolated.
+- Records that break rules of a table's contract become dead letters of this bridge: the server names them.
+- A commit that the server refuses for another reason is halved until the bad records are isolated.
 - Bad records become dead letters in the commit that moves progress past them, so nothing wedges.
 """
 
@@ -22,7 +23,7 @@ from lakestore.client.lake import Lake
 from lakestore.client.registers import Registers
 from lakestore.client.retry import is_passing, within
 from lakestore.client.transport import message_bytes
-from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, OtherTimeline
+from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, OtherTimeline, RuleRows, Violated
 from lakestore.kafka.bridge import dead_letters
 from lakestore.kafka.bridge.carry_over import Batch, Cut, OpenPartitions, carry_over, live_rows
 from lakestore.kafka.bridge.counts import Counts
@@ -30,7 +31,7 @@ from lakestore.kafka.bridge.dead_letters import sources_of
 from lakestore.kafka.bridge.feeds import Feeds
 from lakestore.kafka.bridge.outcome import MappedBlock, Op, Reject, Stage, TableRows
 from lakestore.kafka.bridge.positions import AcceptedLoss, Place, Position, register_of
-from lakestore.kafka.bridge.records import Records
+from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.source import Source, Starts
 from lakestore.kafka.bridge.spec import POSITION, TableSpec, TopicSpec
 from lakestore.kafka.bridge.tables import POSITION_MERGE
@@ -163,6 +164,8 @@ class Committer:
         self._told: dict[tuple[str, str], float] = {}
         self._untold: Counter[tuple[str, str]] = Counter()
         """Rejected records by table and code since their last log line."""
+        self._sent: list[tuple[int, str, Ints]] = []
+        """(number of the part, table, record of each row) of each change of the running commit."""
         self._confirmed: dict[str, tuple[str, float]] = {}
         """Topic to its id and the time of the question."""
 
@@ -292,7 +295,7 @@ class Committer:
         why = "they have no room in one commit: raise message_bytes at the server"
         if sum(part.nbytes for part in full) <= self._most_bytes():
             try:
-                self._commit(full, moves)
+                self._commit_good(full, moves)
                 return
             except Invalid as error:
                 why = error.message
@@ -337,7 +340,7 @@ class Committer:
     def _send(self, parts: Sequence[Part], moves: Mapping[Place, int]) -> None:
         if sum(map(self._bytes_of, parts)) <= self._most_bytes():
             try:
-                self._commit(parts, moves)
+                self._commit_good(parts, moves)
                 return
             except Invalid as error:
                 refusal: Invalid | None = error
@@ -349,6 +352,28 @@ class Committer:
                 self._send(some, to)
         else:
             self._reject(parts, moves, refusal)
+
+    def _commit_good(self, parts: Sequence[Part], moves: Mapping[Place, int]) -> None:
+        """Commit, with records that break rules of a contract as dead letters. Raises `Violated` if the policy for
+        such a record is to fail."""
+        while True:
+            try:
+                self._commit(parts, moves)
+                return
+            except Violated as error:
+                parts = self._without(parts, error)
+
+    def _without(self, parts: Sequence[Part], error: Violated) -> list[Part]:
+        """The parts without the records of an error, which become rejects."""
+        found: dict[int, dict[str, list[Reject]]] = {}
+        for each in error.changes:
+            number, table, record = self._sent[each.change]
+            rejects = found.setdefault(number, {}).setdefault(table, [])
+            rejects += [_violation(int(record[row]), each) for row in each.rows]
+        left = [part.without(found[number]) if number in found else part for number, part in enumerate(parts)]
+        if not found or any(self._failing(part) for part in left):
+            raise error
+        return left
 
     def _bytes_of(self, part: Part) -> int:
         letters = [
@@ -370,6 +395,8 @@ class Committer:
         part = parts[0]
         code, stage = ("refused", Stage.APPLY) if refusal else ("too-large", Stage.CONSTRAINT)
         why = refusal.message if refusal else "the record takes more than a message may: raise message_bytes"
+        if isinstance(refusal, Violated) and refusal.changes:
+            code, stage = refusal.changes[0].rule, Stage.CONTRACT
         rejects = part.rejected()
         for rows in part.tables():
             added = [Reject(int(record), stage, code, why) for record in dict.fromkeys(rows.record.tolist())]
@@ -426,14 +453,17 @@ class Committer:
             raise NotFound("no partition is open")
         feeds = self._feeds.moves(registers, parts, list(self._held))
         with registers.commit({**positions, **feeds}) as commit:
-            for part in parts:
-                self._add(commit, part)
+            commit.refuses_dead_letters = True
+            self._sent.clear()
+            for number, part in enumerate(parts):
+                self._add(commit, number, part)
 
-    def _add(self, commit: Commit, part: Part) -> None:
+    def _add(self, commit: Commit, number: int, part: Part) -> None:
         for rows in part.tables():
             self._check_columns(rows)
             key = self._targets.key(rows.table)
             for step in steps_of(carry_over(rows, key, live_rows(self._lake, rows.table)), key):
+                self._sent.append((number, step.table, step.record))
                 if step.op is Op.DELETE:
                     commit.delete(step.table, step.rows)
                 elif not key:
@@ -445,6 +475,7 @@ class Committer:
         for table, rejects in part.rejects():
             if self._table_spec(part.records.topic, table).on_error == "dlq":
                 rows = dead_letters.rows_of(part.records, rejects, self._bridge, self._letter_bytes())
+                self._sent.append((number, table, np.zeros(0, np.int64)))
                 commit.upsert(self._targets.dead_letters(table), rows)
 
     def _check_columns(self, rows: TableRows) -> None:
@@ -456,6 +487,10 @@ class Committer:
     def held(self) -> Mapping[Place, int]:
         """The next offset of each open partition, as the server has it."""
         return {place: position.next for place, position in list(self._held.items())}
+
+
+def _violation(record: int, broken: RuleRows) -> Reject:
+    return Reject(record, Stage.CONTRACT, broken.rule, broken.sentence)
 
 
 def _cut(parts: Sequence[Part], moves: Mapping[Place, int]) -> Iterator[tuple[list[Part], dict[Place, int]]] | None:

@@ -7,7 +7,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -290,3 +290,35 @@ def drop(lake: Lake, table: str, selection: Selection) -> int:
                 commit.delete(taking.letters, chunk.select(list(KEY)))
             dropped += len(chunk)
     return dropped
+
+
+@dataclass(slots=True)
+class ReplayCounts:
+    """Numbers of replayed dead letters."""
+
+    applied: int = 0
+    superseded: int = 0
+    """Skipped: a later record of the key was already there."""
+    left_out: int = 0
+    """By a condition, a route or a tombstone's policy."""
+    failed: int = 0
+    examples: dict[str, str] = field(default_factory=dict)
+    """Code to the reason of one failed dead letter."""
+
+    @property
+    def letters(self) -> int:
+        return self.applied + self.superseded + self.left_out + self.failed
+
+
+ORDERED_ENGINES = ("versioned", "first_row")
+"""Merge engines in which an older row never replaces a newer one."""
+
+
+def check_order(table: Table, *, overwrite: bool) -> None:
+    """Refuse to replay into a keyed table in which a replayed row replaces later rows of its key, unless that is
+    meant."""
+    if table.keyed and table.merge.engine not in ORDERED_ENGINES and not overwrite:
+        raise Invalid(
+            f"table {table.name} keeps no source positions and no versions, so a replayed record would replace what"
+            " later ones of its key wrote: say --overwrite if that is meant"
+        )

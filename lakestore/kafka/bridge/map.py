@@ -26,7 +26,16 @@ from lakestore.kafka.bridge.expressions import (
     table_name,
 )
 from lakestore.kafka.bridge.inputs import KINDS, Inputs
-from lakestore.kafka.bridge.outcome import TOMBSTONE, DecodedBlock, MappedBlock, Op, Reject, Stage, TableRows
+from lakestore.kafka.bridge.outcome import (
+    TOMBSTONE,
+    DecodedBlock,
+    MappedBlock,
+    Op,
+    Reject,
+    Stage,
+    TableRows,
+    half_a_change,
+)
 from lakestore.kafka.bridge.paths import Path
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import CHANGES, RouteSpec, TableSpec, TopicSpec
@@ -425,11 +434,10 @@ def refuse_companions(inputs: Inputs, ends: Ends) -> None:
     groups = np.unique(inputs.atomic[np.isin(inputs.record, refused) & (inputs.atomic >= 0)])
     if not len(groups):
         return
-    say = "it is one change with another record that is refused: mend the other one, and both are replayed"
     for rows in ends.tables:
         if rows.atomic is not None:
             found = np.unique(rows.record[np.isin(rows.atomic, groups)])
-            ends.reject(rows.table, [Reject(r, Stage.CHANGE, "half-a-change", say) for r in found.tolist()])
+            ends.reject(rows.table, [half_a_change(r) for r in found.tolist()])
 
 
 def settle_records(records: Records, ends: Ends, extra: Mapping[str, pa.DataType]) -> MappedBlock:

@@ -36,6 +36,8 @@ class Stage(StrEnum):
     """Fields that wait for a decision on a proposal."""
     CHANGE = "change"
     """A change event that cannot be applied: truncate, nothing to keep, no key."""
+    CONTRACT = "contract"
+    """A rule of the table's contract that the row breaks."""
     APPLY = "apply"
     """Refused by the server."""
 
@@ -51,6 +53,12 @@ class Reject:
     sentence: str
     """One sentence: what is wrong, where, what to do."""
     path: str = ""
+
+
+def half_a_change(record: int) -> Reject:
+    """The reject of a record whose companion is rejected: half a key change would lose a row."""
+    say = "it is one change with another record that is refused: mend the other one, and both are replayed"
+    return Reject(record, Stage.CHANGE, "half-a-change", say)
 
 
 class Op(IntEnum):

@@ -8,19 +8,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.errors import Exhausted, Invalid
+from lakestore.errors import Exhausted, Invalid, Violated
 from lakestore.kafka.bridge import dead_letters
 from lakestore.kafka.bridge.carry_over import carry_over, live_rows
 from lakestore.kafka.bridge.commit import Targets, empty
 from lakestore.kafka.bridge.consumer import Pipeline
-from lakestore.kafka.bridge.dead_letters import STORED, RemovalLease, Selection, chunks
+from lakestore.kafka.bridge.dead_letters import STORED, RemovalLease, ReplayCounts, Selection, check_order, chunks
 from lakestore.kafka.bridge.outcome import MappedBlock, Op, Reject, Stage, TableRows
 from lakestore.kafka.bridge.records import Headers, Ints, Records
 from lakestore.kafka.bridge.spec import POSITION, BridgeSpec, TopicSpec
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from lakestore.client.lake import Lake
     from lakestore.model.table import Table
 
-ORDERED_ENGINES = ("versioned", "first_row")
-"""Merge engines in which an older row never replaces a newer one."""
 _GONE = "value-gone"
 
 
@@ -45,24 +43,6 @@ class Topics(Protocol):
         self, topic: TopicSpec, name: str, identity: str, offsets: Mapping[int, Sequence[int]]
     ) -> Mapping[tuple[int, int], bytes | None]:
         """Partition and offset to the full value, for dead letters whose values were cut."""
-
-
-@dataclass(slots=True)
-class ReplayCounts:
-    """Numbers of replayed dead letters."""
-
-    applied: int = 0
-    superseded: int = 0
-    """Skipped: a later record of the key was already there."""
-    left_out: int = 0
-    """By a condition, a route or a tombstone's policy."""
-    failed: int = 0
-    examples: dict[str, str] = field(default_factory=dict)
-    """Code to the reason of one failed dead letter."""
-
-    @property
-    def letters(self) -> int:
-        return self.applied + self.superseded + self.left_out + self.failed
 
 
 class Replay:
@@ -113,7 +93,7 @@ class Replay:
     def _replay_whole(self, letters: pa.RecordBatch, records: Records, taking: RemovalLease) -> None:
         mapped = self._pipeline(records.topic, records.topic_id).process(records)
         for rows in mapped.tables:
-            self._check_order(rows.table)
+            check_order(self._definition(rows.table), overwrite=self._overwrite)
         for table, record in mapped.truncates.items():
             empty(self._lake, table, records, record)
         try:
@@ -126,7 +106,10 @@ class Replay:
             elif isinstance(error, Exhausted):
                 raise
             else:
+                broken = error.changes[0] if isinstance(error, Violated) and error.changes else None
                 refused = Reject(0, Stage.APPLY, "refused", error.message)
+                if broken is not None:
+                    refused = Reject(0, Stage.CONTRACT, broken.rule, broken.sentence)
                 self._commit(letters, MappedBlock((), {self._table: [refused]}, {}), taking)
 
     def _topic(self, name: str, identity: str) -> TopicSpec:
@@ -204,6 +187,7 @@ class Replay:
         ignored = 0
         if len(leaves) or told:
             with taking.registers.commit(taking.next()) as commit:
+                commit.refuses_dead_letters = True
                 for rows in mapped.tables:
                     self._write(commit, rows, letters)
                 for table, again in told.items():
@@ -258,14 +242,6 @@ class Replay:
         if table not in self._tables:
             self._tables[table] = self._lake.table(table).definition
         return self._tables[table]
-
-    def _check_order(self, table: str) -> None:
-        found = self._definition(table)
-        if found.keyed and found.merge.engine not in ORDERED_ENGINES and not self._overwrite:
-            raise Invalid(
-                f"table {table} keeps no source positions and no versions, so a replayed record would replace what"
-                " later ones of its key wrote: say --overwrite if that is meant"
-            )
 
     def _count(self, letters: int, mapped: MappedBlock, ignored: int) -> None:
         failed = {each.record for rejects in mapped.rejects.values() for each in rejects}

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.kafka.bridge.outcome import MappedBlock, Op, Reject, TableRows
+from lakestore.kafka.bridge.outcome import MappedBlock, Op, Reject, TableRows, half_a_change
 from lakestore.kafka.bridge.positions import Place
 from lakestore.kafka.bridge.records import Ints, Records
 
@@ -31,6 +31,8 @@ class Step:
     op: Op
     rows: pa.RecordBatch
     kept: Mapping[str, pa.BooleanArray]
+    record: Ints
+    """The record of each row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,24 @@ class Part:
 
     def rejected(self) -> dict[str, list[Reject]]:
         return dict(self.rejects())
+
+    def without(self, rejects: Mapping[str, Sequence[Reject]]) -> Part:
+        """The part with some records rejected. Companions of a rejected record are rejected with it."""
+        added = {table: list(some) for table, some in rejects.items()}
+        bad = sorted({each.record for some in added.values() for each in some})
+        groups = [_groups(rows)[np.isin(rows.record, bad)] for rows in self.mapped.tables]
+        halves = np.unique(np.concatenate([group[group >= 0] for group in groups]))
+        tables = []
+        for rows in self.mapped.tables:
+            gone = [each.record for each in added.get(rows.table, ())]
+            others = np.setdiff1d(rows.record[np.isin(_groups(rows), halves)], gone).tolist()
+            if others:
+                added.setdefault(rows.table, []).extend(map(half_a_change, others))
+            stays = ~np.isin(rows.record, [*gone, *others])
+            if stays.any():
+                tables.append(rows if stays.all() else _masked(rows, stays))
+        merged = {name: [*some, *added.pop(name, ())] for name, some in self.mapped.rejects.items()} | added
+        return replace(self, mapped=replace(self.mapped, tables=tables, rejects=merged))
 
     @property
     def nbytes(self) -> int:
@@ -124,6 +144,23 @@ def _slice(rows: TableRows, low: int, high: int) -> TableRows:
     )
 
 
+def _groups(rows: TableRows) -> Ints:
+    """The number of the companions of each row; -1 for none."""
+    return np.full(len(rows.record), -1, np.int64) if rows.atomic is None else rows.atomic
+
+
+def _masked(rows: TableRows, stays: npt.NDArray[np.bool_]) -> TableRows:
+    mask = pa.array(stays)
+    return replace(
+        rows,
+        batch=rows.batch.filter(mask),
+        record=rows.record[stays],
+        op=rows.op[stays],
+        kept={name: flags.filter(mask) for name, flags in rows.kept.items()},
+        atomic=None if rows.atomic is None else rows.atomic[stays],
+    )
+
+
 def steps_of(rows: TableRows, key: Sequence[str]) -> list[Step]:
     """The changes for rows of a table, in order; `key` is empty for a log table."""
     changes = np.flatnonzero(np.diff(rows.op))
@@ -147,7 +184,8 @@ def _step(rows: TableRows, rows_wanted: Ints) -> Step:
         at = pa.array(rows_wanted)
         batch = rows.batch.take(at)
         kept = {name: mask.take(at) for name, mask in rows.kept.items()}
-    return Step(rows.table, op, batch, {name: mask for name, mask in kept.items() if mask.true_count})
+    kept = {name: mask for name, mask in kept.items() if mask.true_count}
+    return Step(rows.table, op, batch, kept, rows.record[rows_wanted])
 
 
 def codes_of(batch: pa.RecordBatch, key: Sequence[str]) -> Ints:

@@ -11,7 +11,7 @@ from lakestore.model.contract import document, event_time, late_data, ownership,
 from lakestore.model.contract.document import Entry, column_name, stored_columns
 from lakestore.model.contract.ownership import Ownership, SchemaPolicy
 from lakestore.model.contract.promises import Budget, Promise
-from lakestore.model.contract.rules import Rules, rules_of
+from lakestore.model.contract.rules import REQUIRED, Rules, rules_of
 
 if TYPE_CHECKING:
     from lakestore.model.table import Table
@@ -85,6 +85,12 @@ class Contract:
     def column_ids(self) -> dict[str, int]:
         """Name in the document to column id."""
         return dict(self.bound)
+
+    def required_columns(self, table: Table) -> frozenset[str]:
+        """The names of the table's columns whose nulls a rule decides on."""
+        names = {column.id: column.name for column in table.columns}
+        said = {rule.columns[0] for rule in self.rules.at_write if rule.kind == REQUIRED}
+        return frozenset(names[number] for name, number in self.bound if name in said and number in names)
 
     def bind(self, table: Table) -> Contract:
         """The contract with the ids of the table's columns. Raises `Invalid` for a column that the table lacks."""

@@ -225,7 +225,7 @@ class CommitVerbs:
             sent, rows = change, None if change.part else message.rows_of(number)
             if change.part:
                 sent = heads[change.part].change(next(uploaded))
-                sent.table = change.table
+                sent.table, sent.refuse_dead_letters = change.table, change.refuse_dead_letters
             changes.append(change_of(state.versions, sent, spread, limits, claim, rows, number, arrival))
         self._check_rows(sum(change.batch.num_rows for change in changes))
         if not any(change.outcome.letters or change.outcome.late for change in changes):

@@ -109,7 +109,7 @@ class TableRules:
 
         self._is_partly = table.merge.engine in ("partial", "aggregate")
         """Whether a row may bring some of the columns only."""
-        self._required = {self._names[rule.columns[0]] for rule in self.rules if rule.kind == REQUIRED}
+        self._required = table.contract.required_columns(table)
         self._check_required(table)
         self._loose = self._loosened(self._required)
         self.times = ContractTimes.of(table)

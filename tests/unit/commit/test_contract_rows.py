@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,18 @@ def test_log_tables_have_rules_and_repeated_values_are_those_of_a_batch(tmp_path
         assert rows(table) == [1, 1], "an earlier batch is not looked at"
 
 
+def test_writes_of_many_threads_are_counted_each_by_itself(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        table = orders(served.lake, document((column("who", required=True),), "dead_letter"), primary_key=[])
+
+        def write(number: int) -> tuple[int, int]:
+            result = table.append([order(number), *[order(number, None)] * (number % 3)]).result
+            return result.inserted, result.dead_letters
+
+        with ThreadPoolExecutor(16) as pool:
+            assert list(pool.map(write, range(200))) == [(1, number % 3) for number in range(200)]
+
+
 def test_columns_that_a_partial_row_does_not_bring_are_not_null(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         schema = pa.schema([field.with_nullable(field.name != "id") for field in SCHEMA])
@@ -307,7 +320,10 @@ def test_parts_of_a_large_commit_obey_too(tmp_path: Path) -> None:
         change = sent(table, MIXED)
         part = upload(pb.UploadPartRequest(change=change)).part
         assert letters(served.lake) == [], "nobody sees an uploaded row"
-        named = pb.Change(table=ORDERS, kind=pb.UPSERT, part=part, crc32c=change.crc32c)
+        named = pb.Change(table=ORDERS, kind=pb.UPSERT, part=part, crc32c=change.crc32c, refuse_dead_letters=True)
+        with pytest.raises(Violated):
+            commit(pb.CommitRequest(changes=[named]))
+        named.refuse_dead_letters = False
         answer = commit(pb.CommitRequest(changes=[named]))
         assert (answer.results[0].inserted, answer.results[0].dead_letters) == (3, 3)
         table.alter(SetContract(REFUSE, "orders"))

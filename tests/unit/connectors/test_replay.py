@@ -21,10 +21,10 @@ from lakestore.client.commit import Commit
 from lakestore.errors import Fenced, Invalid
 from lakestore.kafka.bridge import dead_letters, spec_file
 from lakestore.kafka.bridge.assembly import Assembly
-from lakestore.kafka.bridge.dead_letters import Selection
+from lakestore.kafka.bridge.dead_letters import ReplayCounts, Selection
 from lakestore.kafka.bridge.outcome import Reject, Stage
 from lakestore.kafka.bridge.records import Records
-from lakestore.kafka.bridge.replay import Replay, ReplayCounts
+from lakestore.kafka.bridge.replay import Replay
 from lakestore.kafka.bridge.spec import BridgeSpec, TopicSpec
 from lakestore.model.dead_letter_table import definition as dead_letter_table
 
