@@ -32,6 +32,7 @@ import lakestore as ls
 from jepsen.__main__ import main as breaking
 from lakestore.cli.contract import FOUND
 from lakestore.cli.main import run_command
+from lakestore.evolution import SetContract
 from lakestore.kafka.bridge import spec_file
 from lakestore.model import settings, table_file
 from lakestore.model.contract.contract import Contract
@@ -115,6 +116,16 @@ def shop(lake: ls.Lake) -> dict[str, Any]:
     }
 
 
+def of_time(lake: ls.Lake) -> dict[str, Any]:
+    """The tables of `shop`, and a table with a contract, so that the system tables are there."""
+    lake.create_table("shop.promised", pa.schema([("id", pa.int64())])).alter(
+        SetContract(
+            "{apiVersion: v3.2.0, kind: DataContract, id: a, version: 1.0.0, schema: [{name: promised}]}", "promised"
+        )
+    )
+    return shop(lake)
+
+
 def of_tables(lake: ls.Lake) -> dict[str, Any]:
     """The names that docs/tables.md uses beside those of its blocks."""
     key = [("customer", pa.string()), ("order_id", pa.int64())]
@@ -175,6 +186,7 @@ def check_loading(lake: ls.Lake, reader: Reader) -> None:
 
 WORLDS: dict[str, Callable[[ls.Lake], dict[str, Any]]] = {
     "docs/tables.md": of_tables,
+    "docs/time.md": of_time,
     "docs/quickstart.md": lambda lake: {"ls": ls},
     "README.md": of_readme,
     "examples/shop/README.md": of_readme,
