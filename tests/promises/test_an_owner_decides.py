@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,6 +24,7 @@ from lakestore.model.contract.contract import Contract
 from lakestore.model.table import define
 from tests.support.rights import token_of, write_auth
 from tests.support.served import Served
+from tests.support.waiting import until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("amount", pa.int32()), ("note", pa.string())])
 ADMIN = {"shop.*": ["admin"], "lakestore.*": ["read"]}
@@ -316,6 +319,28 @@ def test_many_principals_ask_at_once_for_one_change(world: World) -> None:
     assert world.columns() == ["id", "total", "note"]
     done = [row for row in world.audit() if row[1] == "alter" and row[2] == "done"]
     assert len(done) <= 1
+
+
+def test_two_approvals_of_one_proposal_in_flight_are_one(world: World) -> None:
+    with world.as_("mallory") as lake, pytest.raises(NeedsApproval) as caught:
+        lake.table("shop.orders").alter(rename={"amount": "total"})
+    loop, goes_on, entered = world.served.engine.loop, threading.Event(), threading.Event()
+
+    def pause() -> None:
+        entered.set()
+        goes_on.wait()
+
+    with ThreadPoolExecutor(3) as threads, world.as_("dan") as dan, world.as_("eve") as eve:
+        threads.submit(loop.run, pause)
+        entered.wait()
+        answers = [threads.submit(lake.approve, caught.value.proposal) for lake in (dan, eve)]
+        until(lambda: len(loop.queue) > 0, "an approval waits for the loop")
+        time.sleep(0.3)  # the second approval comes as far as it can
+        goes_on.set()
+        assert [answer.result()["state"] for answer in answers] == ["approved", "approved"]
+        assert [row["state"] for row in eve.proposals()] == ["approved"]
+    assert world.columns() == ["id", "total", "note"]
+    assert sum(row[1] == "approve" for row in world.audit()) == 1
 
 
 def test_without_principals_an_owner_is_a_name_and_anybody_approves(tmp_path: Path) -> None:
