@@ -19,6 +19,9 @@ from lakestore.model.times import text_of
 from lakestore.model.ttl import span
 from lakestore.wire import tracing
 
+_DELETES = {"allow": "allowed", "ignore": "ignored", "refuse": "refused", "dead_letter": "dead letters"}
+"""The option `deletes` in words."""
+
 
 @click.command()
 @click.option("--dropped", is_flag=True, help="Dropped tables that can be undropped, and for how long.")
@@ -178,7 +181,7 @@ def _keyed(table: Table) -> dict[str, str]:
     skipped = ", rows that equal the live one are skipped" if table.skip_unchanged else ""
     lines = {
         "merge": f"{table.merge}{skipped}",
-        "deletes": {"allow": "allowed", "ignore": "ignored", "refuse": "refused"}[table.deletes],
+        "deletes": _DELETES[table.deletes],
         "rows expire": str(table.ttl) if table.ttl else "never",
     }
     if table.merge.engine == "versioned":

@@ -34,6 +34,7 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.model import columns, times
 from lakestore.model import table as schema
 from lakestore.model.columns import Column, OldName
+from lakestore.model.contract import deletes
 from lakestore.model.contract.contract import Contract
 from lakestore.model.contract.event_time import TIME_TYPE
 from lakestore.model.contract.late_data import time_columns
@@ -374,7 +375,7 @@ def _(step: SetContract, table: Table) -> Table:
         wanted.object,
     ):
         return table
-    return replace(table, contract=wanted)
+    return deletes.obeyed(replace(table, contract=wanted))
 
 
 @_applied.register

@@ -16,7 +16,7 @@ from lakestore.errors import Invalid
 from lakestore.model.outside_values import excerpt
 
 ENGINES = ("upsert", "partial", "first_row", "versioned", "aggregate")
-DELETES = ("allow", "ignore", "refuse")
+DELETES = ("allow", "ignore", "refuse", "dead_letter")
 _VERSION_TYPES = ("int", "uint", "timestamp", "date")
 _WITHIN_TYPES = ("int", "uint", "string")
 _VERSIONED = re.compile(r"\s*versioned\(\s*(\w+)\s*(?:,\s*within\s+(\w+)\s*)?\)\s*")

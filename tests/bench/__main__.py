@@ -55,6 +55,7 @@ GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {
     "stores": _late("stores"),
     "small-tables": _late("small_tables"),
     "freshness": _late("freshness"),
+    "erase": _late("erasing"),
 }
 
 

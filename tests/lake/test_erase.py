@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
@@ -75,7 +76,9 @@ class Place:
 
     def hits(self, user: int) -> list[str]:
         """The files with bytes of a user."""
-        return hits([self.data, self.folder / "a warehouse é"], marker(user).encode())
+        warehouse = self.folder / "a warehouse é"
+        named = [str(path) for path in warehouse.rglob("*") if marker(user)[:-1] in unquote(path.name)]
+        return hits([self.data, warehouse], marker(user).encode()) + named
 
 
 @pytest.fixture

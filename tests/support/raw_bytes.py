@@ -17,7 +17,16 @@ _MESSAGE = b"\xff\xff\xff\xff"
 
 
 def hits(folders: list[Path], wanted: bytes) -> list[str]:
-    """The files that hold the bytes, plain or in a Parquet, Avro or Arrow value, or compressed."""
+    """The files that hold the bytes, plain or in a Parquet, Avro or Arrow value, or compressed. If a file is removed
+    meanwhile, the search begins again: its content may be in another one."""
+    while True:
+        try:
+            return _hits(folders, wanted)
+        except FileNotFoundError:
+            continue
+
+
+def _hits(folders: list[Path], wanted: bytes) -> list[str]:
     found = []
     for folder in folders:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):

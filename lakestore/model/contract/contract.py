@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lakestore.errors import Invalid
-from lakestore.model.contract import document, event_time, late_data, ownership, promises
+from lakestore.model.contract import deletes, document, event_time, late_data, ownership, promises
 from lakestore.model.contract.document import Entry, column_name, stored_columns
 from lakestore.model.contract.ownership import Ownership, SchemaPolicy
 from lakestore.model.contract.promises import Budget, Promise
@@ -107,6 +107,7 @@ class Contract:
         """Read every section. Raises `Invalid` with the line of the fault."""
         document.check_properties(self.root)
         _ = self.rules
+        deletes.check(self, table)
         event_time.check(self, table)
         late_data.check(self, table)
         promises.check(self, table)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lakestore.errors import Invalid
@@ -10,10 +10,13 @@ from lakestore.model.contract.document import Entry
 from lakestore.model.retention import seconds_of
 
 if TYPE_CHECKING:
+    from lakestore.model.contract.contract import Contract
     from lakestore.model.table import Table
 
 PROPERTY = "lakestore.deletes"
-TOMBSTONES = ("delete", "ignore", "dead_letter")
+_OPTION = {"delete": "allow", "ignore": "ignore", "dead_letter": "dead_letter"}
+"""The tombstone of a contract to the table's option `deletes`, which every door obeys."""
+TOMBSTONES = tuple(_OPTION)
 ERASE_WITHIN_SECONDS = 30 * 86_400
 """The deadline of an erasure without a contract: a month, as article 12 of the GDPR has it."""
 WITHIN_SECONDS_MAX = 366 * 86_400
@@ -24,7 +27,7 @@ class Deletes:
     """The rule of deletes."""
 
     tombstone: str | None = None
-    """One of `TOMBSTONES`; None leaves it to the option `deletes` of the table."""
+    """Fate of a delete, one of `TOMBSTONES`; None leaves it to the table's option `deletes`."""
     erase_within_seconds: int = ERASE_WITHIN_SECONDS
     """Time after which an erasure cuts off readers and subscriptions that hold it back."""
 
@@ -43,8 +46,34 @@ def from_entry(entry: Entry) -> Deletes:
 
 def of_table(table: Table) -> Deletes:
     """The rule of a table's contract."""
-    entry = table.contract.properties.get(PROPERTY) if table.contract else None
+    return of_contract(table.contract) if table.contract else NONE
+
+
+def of_contract(contract: Contract) -> Deletes:
+    """The rule of a contract."""
+    entry = contract.properties.get(PROPERTY)
     return from_entry(entry) if entry else NONE
+
+
+def obeyed(table: Table) -> Table:
+    """The table whose option `deletes` is what its contract says."""
+    option = _OPTION.get(of_table(table).tombstone or "")
+    return replace(table, deletes=option) if option and table.keyed and table.deletes != option else table
+
+
+def check(contract: Contract, table: Table) -> None:
+    """Raises `Invalid` with the line if the table has no deletes, or its option `deletes` is another one."""
+    said = of_contract(contract).tombstone
+    if said is None:
+        return
+    entry = contract.properties[PROPERTY]
+    if not table.keyed:
+        raise entry.error(f"has a tombstone, and log table {table.name} has no deletes")
+    if table.deletes != _OPTION[said]:
+        raise Invalid(
+            f"table {table.name}: deletes is {_OPTION[said]!r} by its contract, and not {table.deletes!r}: apply a"
+            " contract with another tombstone"
+        )
 
 
 def _seconds(entry: Entry) -> int:

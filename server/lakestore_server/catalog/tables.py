@@ -17,7 +17,9 @@ from lakestore.limits import Limits
 from lakestore.model import alteration, dead_letter_table
 from lakestore.model import table as schema
 from lakestore.model.columns import LAKE_COLUMNS
+from lakestore.model.contract import deletes
 from lakestore.model.contract.contract import Contract
+from lakestore.model.contract.rules import DEAD_LETTER
 from lakestore.model.names import ADOPTING
 from lakestore.model.outside_values import shown_name
 from lakestore.model.table import Table, check_database
@@ -323,7 +325,7 @@ class TableVerbs:
         )
         if table.contract is not None:
             unversioned = Contract(table.contract.document, table.contract.object, why=table.contract.why)
-            table = alteration.bind_contract(replace(table, contract=unversioned))
+            table = deletes.obeyed(alteration.bind_contract(replace(table, contract=unversioned)))
         schema.check(table, self._engine.limits)
         if table.name in self._engine.view.names:
             raise Conflict(f"table {table.name} exists already")
@@ -365,7 +367,7 @@ class TableVerbs:
         another kind of table has the name of the dead-letter table."""
         if table.contract is None:
             return False
-        has_letters = TableRules(table).has_letters
+        has_letters = table.deletes == DEAD_LETTER or TableRules(table).has_letters
         view, name = self._engine.view, dead_letter_table.table_of(table.name)
         if has_letters and name in view.names:
             dead_letter_table.check(view.named(name).table, table.name)

@@ -243,8 +243,28 @@ def rules_of(table: Table) -> TableRules:
     return rules
 
 
+TOMBSTONE = Rule("tombstone", "deletes", (), action=DEAD_LETTER)
+"""The rule that makes deletes dead letters."""
+
+
+def of_deletes(table: Table, batch: pa.RecordBatch, *, refuses: bool, change: int) -> Outcome:
+    """All rows of a delete as dead letters, for a table that takes none. With `refuses` raises `Violated`."""
+    rows = np.arange(batch.num_rows, dtype=np.int64)
+    if not len(rows):
+        return NOTHING
+    if refuses:
+        error = Violated(f"table {table.name} takes no deletes: they are dead letters; nothing of the commit is stored")
+        error.changes = (RuleRows(change, table.name, tuple(rows.tolist()), TOMBSTONE.name, sentence_of(TOMBSTONE)),)
+        raise error
+    keys = batch.select([name for name in batch.schema.names if name in table.primary_key])
+    letters = Letters(keys, rows, (TOMBSTONE,), np.zeros(len(rows), dtype=np.int64))
+    return Outcome((RuleCount(TOMBSTONE.name, DEAD_LETTER, len(rows)),), rows[:0], letters)
+
+
 def sentence_of(rule: Rule) -> str:
     """The rule in words, for a dead letter."""
+    if rule is TOMBSTONE:
+        return "the row is a delete, and the table takes none"
     return f"the row breaks the rule {rule.where} of the contract"
 
 

@@ -27,6 +27,7 @@ from lakestore.errors import Conflict, Corrupt, Internal, Invalid, NotFound, Una
 from lakestore.limits import DEFAULT, WIDEST, Limits
 from lakestore.model import dead_letter_table, outside_values, types
 from lakestore.model.columns import AS_OF, KEEP_PREFIX, SYSTEM_TYPES
+from lakestore.model.contract.rules import DEAD_LETTER
 from lakestore.model.system_tables import AUDIT
 from lakestore.model.table import Table
 from lakestore.rows import bitmaps, ipc, keys
@@ -428,13 +429,15 @@ def change_of(
         refuses = message.refuse_dead_letters or message.want_rows
         marks = replace(marks, sent=np.arange(batch.num_rows))
         batch, given, marks, outcome = _ruled(rules, batch, given, marks, number, arrival, refuses=refuses)
-        if outcome.stays is not None:
-            batch, marks = batch.take(pa.array(outcome.stays)), marks.taken(outcome.stays)
+    elif delete and table.deletes == DEAD_LETTER:
+        outcome = contract_rows.of_deletes(table, batch, refuses=message.refuse_dead_letters, change=number)
+    if outcome.stays is not None:
+        batch, marks = batch.take(pa.array(outcome.stays)), marks.taken(outcome.stays)
     if batch is not sent:
         as_sent = None
     yield_point()
     routed = _routed(table, batch, given, kind, marks, as_sent, producer=producer, limits=limits)
-    if rules is not None:
+    if rules is not None or outcome is not NOTHING:
         routed = replace(routed, outcome=outcome, refuses_letters=message.refuse_dead_letters)
     return replace(routed, is_shown=routed.insert) if message.want_rows else routed
 
@@ -633,6 +636,8 @@ def _renewed(
     if table.keyed and change.table.number != table.number:  # the table was truncated
         change = replace(change, keys=index_keys(change.table, change.batch, WIDEST.key_bytes, table.number))
     _check_deletes(table, delete=change.delete)
+    if change.delete and table.deletes == DEAD_LETTER != change.table.deletes:
+        raise Conflict(f"table {table.name} takes deletes as dead letters by now: send them again")
     if change.table.schema_id == table.schema_id:
         return replace(change, table=table)
     check_present(change.given, change.table, table)

@@ -31,8 +31,6 @@ from lakestore_server.read.parsed_conditions import PARSED
 from lakestore_server.state.chunk import CHANGE, DELETE
 from lakestore_server.state.view import TableState
 
-LETTERS = "__dlq"
-"""The dead letters of table T are in table T__dlq."""
 LETTER_VALUE = "value"
 BATCH_ROWS = 65_536
 _NUMBER = "__row"

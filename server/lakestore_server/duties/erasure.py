@@ -21,13 +21,16 @@ from pathlib import Path
 import orjson
 
 from lakestore.errors import Conflict, Exhausted, LakestoreError, Stopped, Unavailable
-from lakestore.model import times
+from lakestore.model import dead_letter_table, times
+from lakestore.model.system_tables import AUDIT
+from lakestore.model.table import Table
 from lakestore.release import RELEASE
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.changes.sharing.positions import needed
 from lakestore_server.commit.engine import Engine
+from lakestore_server.commit.system_rows import add_decision
 from lakestore_server.duties import erased_rows, erased_scan
-from lakestore_server.duties.erased_rows import LETTER_VALUE, LETTERS, Letters, Search
+from lakestore_server.duties.erased_rows import LETTER_VALUE, Letters, Search
 from lakestore_server.duties.erased_scan import Scan, ScannedObject
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.host.worker import Worker
@@ -173,6 +176,9 @@ class ErasureDuty:
             if after.id not in state.view.erasures:
                 raise Conflict("the erasure is gone")
             record.erase.append(after)
+            table = state.view.tables.get(after.tables[0].uuid) if after.tables else None
+            if after.is_done and table is not None:
+                add_to_audit(state.view, record, table.table, after, "done")
 
         self._engine.operate(plan)
 
@@ -395,9 +401,16 @@ def write_certificate(engine: Engine, number: str, text: bytes) -> None:
     engine.disk.sync_folder(folder)
 
 
+def add_to_audit(view: View, record: CommitRecord, table: Table, held: Erasure, outcome: str) -> None:
+    """Add a row about an erasure to `lakestore.audit`, if the server has that table."""
+    if AUDIT in view.names:
+        what = f"erasure {held.id} of rows that meet the condition with the SHA-256 {held.where_hash}"
+        add_decision(view, record, table, principal=held.by, action="erase", what=what, why=held.why, outcome=outcome)
+
+
 def letters_of(view: View, name: str) -> str | None:
     """The uuid of the table with the dead letters of a table."""
-    uuid = view.names.get(name + LETTERS)
+    uuid = view.names.get(dead_letter_table.table_of(name))
     state = view.tables.get(uuid) if uuid else None
     if state is None or not state.table.keyed or LETTER_VALUE not in [c.name for c in state.table.columns]:
         return None

@@ -16,7 +16,7 @@ from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.commit.engine import Engine
-from lakestore_server.duties import erased_scan
+from lakestore_server.duties import erased_scan, erasure
 from lakestore_server.duties.erasure import FOLDER, ErasureDuty, letters_of
 from lakestore_server.read.parsed_conditions import PARSED
 from lakestore_server.state.commit_record import CommitRecord
@@ -56,6 +56,7 @@ class ErasureVerbs:
             about = request.where, where_hash, request.owner, request.why, record.clock_us, until_us
             made = Erasure(request.erasure, request.table, tuple(tables), *about, backups=tuple(request.backups))
             record.erase.append(made)
+            erasure.add_to_audit(now.view, record, held.table, made, "asked")
             return made
 
         done = self._engine.operate(plan)

@@ -178,6 +178,5 @@ def _condition(table: Table, where: str) -> RowFilter:
             " away, and retention removes old rows"
         )
     if not _deletable(table):
-        said = "refuses" if table.deletes == "refuse" else "ignores"
-        raise Invalid(f"table {table.name} {said} deletes: alter it to deletes='allow' first")
+        raise Invalid(f"table {table.name} has deletes={table.deletes!r}: alter it to deletes='allow' first")
     return PARSED.filter_of(where, table.name, table.columns)
