@@ -1,10 +1,10 @@
 """The workloads, one module each: a generator, a client and a checker of one promise.
 
 A module's class is named after it and takes the run's chance, from which it draws its shape (tables, buckets, keys);
-`WORKLOADS` names all of them for the command line: `administration`, `bank`, `bridge`, `changelog`, `copying`,
-`counters`, `evolution`, `expiry`, `list_append`, `log`, `register`, `retention`, `subscription`, `tier`. Parts of
-several clients: `one_table`, `tokens`, `named` (producers), `following` (change streams), `by_spark`; the log's
-client is big and has `log_client` to itself.
+`WORKLOADS` names all of them for the command line: `administration`, `bank`, `bridge`, `changelog`, `contract`,
+`copying`, `counters`, `evolution`, `expiry`, `list_append`, `log`, `register`, `retention`, `subscription`, `tier`.
+Parts of several clients: `one_table`, `tokens`, `named` (producers), `following` (change streams), `by_spark`; the
+log's client is big and has `log_client` to itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from jepsen.workloads.administration import Administered
 from jepsen.workloads.bank import Bank, BankOfEngines, BankOfSpark
 from jepsen.workloads.bridge import Bridged
 from jepsen.workloads.changelog import Changelog
+from jepsen.workloads.contract import Contracted
 from jepsen.workloads.copying import Copying
 from jepsen.workloads.counters import Counters
 from jepsen.workloads.evolution import Evolution
@@ -37,6 +38,7 @@ WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
         BankOfSpark,
         Bridged,
         Changelog,
+        Contracted,
         Copying,
         Evolution,
         Expiring,

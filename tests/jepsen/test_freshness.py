@@ -96,6 +96,15 @@ ALL = {
         frozenset({"stale"}),
         {"groups": 1, "added": 2, "crosses": False},
     ),
+    "contract": Words(
+        (
+            ("write", {"rows": [[1, 1, False]], "status": "new"}, None),
+            ("write", {"rows": [[2, 1, False]], "status": "new"}, None),
+        ),
+        ("read", {}),
+        ({"rows": [], "letters": []}, {"rows": [1], "letters": []}, {"rows": [1, 2], "letters": []}),
+        frozenset({"lost"}),
+    ),
     "copying": Words(
         (_copy(0), _copy(1)),
         ("read", {"first": 0}),
