@@ -82,6 +82,11 @@ def check(contract: Contract, table: Table) -> None:
             raise entry.error(
                 f"keeps times in column {name!r}, which is in table {table.name} and is no optional {TIME_TYPE}"
             )
+    if section.keep and table.skip_unchanged:
+        raise entry.error(
+            f"keeps the time of each write, and table {table.name} skips unchanged rows, but none is unchanged with"
+            " another time: leave skip_unchanged or keep out"
+        )
     if section.column:
         name = section.event_column(contract, table)
         if not name:

@@ -138,6 +138,13 @@ def test_a_fault_is_named_with_its_line(event: str, late: str, partition_by: tup
         applied(event, late, partition_by=partition_by)
 
 
+def test_a_table_that_skips_unchanged_rows_keeps_no_times() -> None:
+    table = define("shop.orders", SCHEMA, primary_key=["id"], skip_unchanged=True)
+    with pytest.raises(Invalid, match=LINE + r"table shop\.orders skips unchanged rows"):
+        apply_steps(table, [SetContract(document("from: ingest, keep: true"), "orders")])
+    assert apply_steps(table, [SetContract(document(EVENT), "orders")]).contract
+
+
 def test_a_column_of_another_type_is_no_kept_time() -> None:
     table = define("shop.orders", SCHEMA.append(pa.field("_ingest_time", pa.string())), primary_key=["id"])
     with pytest.raises(Invalid, match=r"'_ingest_time', which is in table shop\.orders and is no optional timestamptz"):
