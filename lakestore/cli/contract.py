@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,11 +15,13 @@ from lakestore.cli.apply import make_changes
 from lakestore.cli.connect import catalog_of
 from lakestore.cli.connection import json_option, open_lake, server_option
 from lakestore.cli.output import emit_json, emit_text
+from lakestore.client.contract_measures import BROKEN, KEPT, NOT_MEASURED, Measure
 from lakestore.errors import Invalid
 from lakestore.model import table_file
 from lakestore.model.contract import document, file
 from lakestore.model.contract.file import ServerPlace
 from lakestore.model.contract.rules import COUNT
+from lakestore.model.outside_values import excerpt
 from lakestore.model.table import Table
 from lakestore.model.table_changes import contract_changes
 from lakestore.rows.contract_review import BrokenRule, Review, broken_rules, repeated_keys, review
@@ -31,7 +34,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @click.group()
 def contract() -> None:
-    """Read, check, apply and compare contracts of tables; docs/contracts.md describes the file."""
+    """Read, check, apply, compare and measure contracts of tables; docs/contracts.md describes the file."""
 
 
 def _file_argument(command: _Command) -> _Command:
@@ -98,9 +101,7 @@ def _text_of(definitions: Sequence[Table], places: Sequence[ServerPlace]) -> str
 
 def _iceberg(server: str) -> list[ServerPlace]:
     place = catalog_of(server)
-    catalog = f"{place.scheme}://{place.host}/iceberg"
-    names = ("now", "lake")
-    return [ServerPlace(name, "iceberg", (("catalogUrl", catalog), ("warehouse", name))) for name in names]
+    return file.iceberg_places(f"{place.scheme}://{place.host}/iceberg")
 
 
 def _kafka(address: str) -> list[ServerPlace]:
@@ -266,6 +267,56 @@ def _sampled(table: Table, path: str, most: int) -> Sample:
     broken, repeated = broken_rules(table, read), repeated_keys(table, read)
     first = bad[0] if bad else ""
     return Sample(table.name, path, rows, table.primary_key, repeated, broken, len(bad), first)
+
+
+@contract.command()
+@click.argument("source", metavar="TABLE|FILE")
+@_choice_options
+@server_option
+@json_option
+def test(source: str, names: tuple[str, ...], database: str, server: str, as_json: bool) -> int:
+    """Measure the checks of a contract on the newest rows of TABLE, or of the tables of FILE; exit code 3 if one fails.
+
+    Rows that break a rule are shown with their key and values. Checks of the whole table, such as rowCount and queries,
+    are measured too; a check that another tool runs is told as not measured.
+    """
+    text = Path(source).read_text() if Path(source).is_file() else ""
+    tables = [source] if not text else _names_in(text, names, database)
+    with open_lake(server) as lake:
+        told = {name: lake.table(name).test_contract(text) for name in tables}
+    if as_json:
+        emit_json({name: [asdict(measure) for measure in measures] for name, measures in told.items()})
+    else:
+        for name, measures in told.items():
+            for line in _measured(name, measures):
+                emit_text(line)
+    return FOUND if any(measure.state == BROKEN for measures in told.values() for measure in measures) else 0
+
+
+def _names_in(text: str, names: Sequence[str], database: str) -> list[str]:
+    root = document.parse(text)
+    return [file.table_name(root, entry, database) for entry in file.selected(root, names, database)]
+
+
+def _measured(name: str, measures: Sequence[Measure]) -> Iterator[str]:
+    for measure in measures:
+        value = f": {_number(measure.value)}" if measure.value is not None else ""
+        expected = f", expected {measure.expected.removeprefix('is ')}" if measure.state == BROKEN else ""
+        why = f": {measure.why}" if measure.why else ""
+        yield f"{measure.state}: line {measure.line}, {measure.rule}{value}{expected}{why}"
+        for example in measure.examples:
+            yield f"  {', '.join(f'{column} = {_cell(value)}' for column, value in example.items())}"
+    count = Counter(measure.state for measure in measures)
+    said = [f"{count[state]} {state}" for state in (BROKEN, KEPT, NOT_MEASURED) if count[state]]
+    yield f"{name}: {', '.join(said) or 'the contract has no checks'}"
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _cell(value: Any) -> str:
+    return "null" if value is None else excerpt(value)
 
 
 COMMANDS = (contract,)

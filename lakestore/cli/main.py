@@ -99,7 +99,7 @@ COMMANDS = {
     ),
     "contract": (
         "contract",
-        "Read, check, apply and compare contracts of tables; docs/contracts.md describes the file.",
+        "Read, check, apply, compare and measure contracts of tables; docs/contracts.md describes the file.",
     ),
     "create": (
         "administration",

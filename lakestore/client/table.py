@@ -8,16 +8,17 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from lakestore.client import administration, erasure
+from lakestore.client import administration, contract_measures, erasure
 from lakestore.client import lookup as lookups
 from lakestore.client.administration import RescaleProgress, Truncated, steps_of
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
 from lakestore.client.commit import CommitToken, WriteResult, fit_rows, parts_with_marks, result_of
 from lakestore.client.connection import Connection
+from lakestore.client.contract_measures import Measure
 from lakestore.client.erasure import Erasure, OnErasure
 from lakestore.client.group_commit import Write
 from lakestore.client.producer import Producer
-from lakestore.client.snapshot import requirement
+from lakestore.client.snapshot import Snapshot, requirement
 from lakestore.client.writer import Keep, Writer, change_to
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound
 from lakestore.evolution import Step
@@ -66,6 +67,18 @@ class Table:
         """The table's contract as it was applied, or else an ODCS contract of its definition."""
         contract = self.definition.contract
         return contract.document if contract else contract_file.exported([self.definition])
+
+    def test_contract(self, text: str = "") -> list[Measure]:
+        """The checks of the table's contract, or of the contract `text`, measured on the newest rows.
+
+        A check that needs SQL runs in DuckDB. Raises `Invalid` if there is no contract.
+        """
+        with Snapshot.of_head(self._connection.transport, None, None) as cut:
+            table = cut.definition(self.name)
+            contract = contract_measures.contract_of(text, table) if text else table.contract
+            if contract is None:
+                raise Invalid(f"table {self.name} has no contract: apply one, or name a file")
+            return contract_measures.measures(cut, table, contract)
 
     def __repr__(self) -> str:
         kind = f"key {', '.join(self.definition.primary_key)}" if self.definition.keyed else "log"

@@ -122,6 +122,7 @@ DONE: tuple[tuple[str, ...], ...] = (
     ("contract", "import", "FOLDER/items.odcs.yaml"),
     ("contract", "apply", "FOLDER/items.odcs.yaml"),
     ("contract", "diff", "FOLDER/items.odcs.yaml"),
+    ("contract", "test", "shop.items"),
     ("create", "shop.new", "--column", "id int64", "--column", "who string", "--key", "id"),
     ("alter", "shop.new", "--add", "more int32"),
     ("rename", "shop.new", "shop.newer"),

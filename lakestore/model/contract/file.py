@@ -49,6 +49,14 @@ class ServerPlace:
         return {"server": self.name, "type": self.type, **dict(self.fields)}
 
 
+def iceberg_places(url: str) -> list[ServerPlace]:
+    """The head and the tiered state in the Iceberg REST catalog of a server."""
+    return [
+        ServerPlace(name, "iceberg", (("catalog", name), ("catalogUrl", url), ("warehouse", name)))
+        for name in ("now", "lake")
+    ]
+
+
 def wanted_tables(root: Entry, database: str = "", existing: Mapping[str, Table] | None = None) -> list[WantedTable]:
     """The tables of all entries of `schema`. Raises `Invalid` with the line of what cannot be honoured."""
     return [wanted(root, entry, database, existing) for entry in root.listed("schema")]

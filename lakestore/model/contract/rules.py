@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lakestore.model.contract.document import Entry, column_name, custom_properties, properties, stored_columns
@@ -83,6 +83,8 @@ class TestOnly:
     columns: tuple[str, ...]
     reason: str
     line: int = 0
+    entry: Entry | None = field(default=None, compare=False, repr=False)
+    """The check in the document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +241,7 @@ class _Reader:
         self._rules.append(Rule(self._free(name), kind, columns, argument, action, at.line))
 
     def _test(self, at: Entry, name: str, columns: tuple[str, ...], reason: str) -> None:
-        self._tests.append(TestOnly(self._free(name), columns, reason, at.line))
+        self._tests.append(TestOnly(self._free(name), columns, reason, at.line, at))
 
     def _free(self, name: str) -> str:
         free, number = name, 1

@@ -208,3 +208,74 @@ def test_contracts_in_python(shell: Shell) -> None:
         shell.lake.apply_contract(ORDERS.replace("      - {name: day, logicalType: date}\n", ""))
     [change] = shell.lake.apply_contract(ORDERS)
     assert change.action == "nothing"
+
+
+MEASURED = """\
+apiVersion: v3.2.0
+kind: DataContract
+id: orders
+version: 1.0.0
+schema:
+  - name: orders
+    physicalName: shop.orders
+    quality:
+      - {id: enough, metric: rowCount, mustBeGreaterThan: 2}
+      - {id: spent, type: sql, query: "SELECT sum(amount) FROM ${object}", mustBeBetween: [1, 100]}
+      - {id: named, type: sql, query: SELECT count(*) FROM orders WHERE note = 'a', mustBeLessThan: 9}
+      - {id: elsewhere, type: custom, engine: soda, implementation: x}
+      - {id: torn, type: sql, query: SELECT nothing FROM orders, mustBe: 1}
+    properties:
+      - {name: id, logicalType: integer, primaryKey: true}
+      - {name: note, logicalType: string, enum: [{value: a}, {value: b}], unique: true}
+      - name: amount
+        logicalType: integer
+        logicalTypeOptions: {minimum: 0}
+        quality: [{id: few-nulls, metric: nullValues, mustBeLessThan: 30, unit: percent}]
+"""
+ROWS = [
+    {"id": 1, "note": "a", "amount": 5},
+    {"id": 2, "note": "a", "amount": -1},
+    {"id": 3, "note": "z", "amount": None},
+]
+
+
+def test_checks_are_measured_with_rule_row_and_column(shell: Shell) -> None:
+    schema = pa.schema([("id", pa.int64()), ("note", pa.string()), ("amount", pa.int64())])
+    orders = shell.lake.create_table("shop.orders", schema, primary_key=["id"])
+    orders.upsert(ROWS)
+    told = json.loads(shell("test", MEASURED, "--json", code=contract.FOUND))["shop.orders"]
+    found = {measure["rule"]: (measure["state"], measure["value"]) for measure in told}
+    assert found == {
+        "enough": ("kept", 3),
+        "spent": ("kept", 4.0),
+        "named": ("kept", 2),
+        "elsewhere": ("not measured", None),
+        "torn": ("not measured", None),
+        "id.required": ("kept", 0),
+        "note.enum": ("broken", 1),
+        "note.unique": ("broken", 1),
+        "amount.minimum": ("broken", 1),
+        "few-nulls": ("broken", pytest.approx(100 / 3)),
+    }
+    assert [measure["line"] for measure in told] == sorted(measure["line"] for measure in told)
+    said = shell("test", MEASURED, code=contract.FOUND)
+    assert "broken: line 19, amount.minimum: 1, expected 0\n  id = 2, amount = -1\n" in said
+    assert "broken: line 16, note.enum: 1, expected 0\n  id = 3, note = 'z'\n" in said
+    assert "shop.orders: 4 broken, 4 kept, 2 not measured" in said
+
+
+def test_a_stored_contract_is_measured_at_the_present_names_of_its_columns(shell: Shell) -> None:
+    shell("apply", MEASURED)
+    orders = shell.lake.table("shop.orders")
+    orders.alter(rename={"amount": "total"})
+    orders.upsert([{"id": number, "note": note, "total": 1} for number, note in enumerate("ab")])
+    said = shell("test", None, "shop.orders", code=contract.FOUND)
+    assert "broken: line 9, enough: 2, expected more than 2" in said
+    assert "kept: line 19, amount.minimum: 0" in said
+    assert "1 broken" in said
+    free = shell.lake.create_table("shop.free", pa.schema([("v", pa.int64())]))
+    with pytest.raises(Invalid, match=r"table shop.free has no contract"):
+        free.test_contract()
+    assert "has no contract" in shell("test", None, "shop.free", code=1)
+    with pytest.raises(Invalid, match=r"does not describe the table shop.free"):
+        free.test_contract(MEASURED)
