@@ -394,6 +394,7 @@ def delete(table: str, where: str, dry_run: bool, yes: bool, server: str, as_jso
 @click.option("--optional", multiple=True, metavar="COLUMN", help="Let a required column be null.")
 @click.option("--default", "defaults", multiple=True, metavar="COLUMN=VALUE", help="Value of rows that name none.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="An option, such as retention=7d or none.")
+@click.option("--why", default="", metavar="TEXT", help="The reason, for the audit of a table with a contract.")
 @click.option("--dry-run", is_flag=True, help="Only say whether it could be done.")
 @yes_option
 @server_option
@@ -407,6 +408,7 @@ def alter(
     optional: tuple[str, ...],
     defaults: tuple[str, ...],
     settings: tuple[str, ...],
+    why: str,
     dry_run: bool,
     yes: bool,
     server: str,
@@ -436,7 +438,7 @@ def alter(
         if not dry_run:
             if dropped:
                 confirm(f"what columns {', '.join(dropped)} of table {table} hold is lost to readers", yes=yes)
-            made = lake.alter(held, steps)
+            made = lake.alter(held, steps, why=why)
     verb = "could be altered" if dry_run else "is altered"
     _said(made.as_dict(), f"table {table} {verb}: schema version {made.schema_id}", as_json=as_json)
 

@@ -141,6 +141,7 @@ class Connection:
         *,
         check_only: bool = False,
         proposal: pb.Proposal | None = None,
+        why: str = "",
     ) -> Table:
         """Apply the steps as one commit. Raises `Conflict` if the definition is not the current one."""
         request = pb.AlterTableRequest(
@@ -150,6 +151,7 @@ class Connection:
             check_only=check_only,
             table_uuid=definition.uuid,
             proposal=proposal,
+            why=why,
         )
         info = self.transport.alter_table(request)
         return Table.from_json(info.definition) if check_only else self._known(info)

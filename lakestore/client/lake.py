@@ -130,14 +130,15 @@ class Lake:
         *,
         check_only: bool = False,
         proposal: Mapping[str, str] | None = None,
+        why: str = "",
     ) -> Definition:
         """Apply the steps as one commit and return the definition. Raises `Conflict` if the definition is not
         current, and `NeedsApproval` if the steps became a proposal; `proposal` has its `bridge`, `topic` and `change`.
 
-        With `check_only` nothing is changed.
+        With `check_only` nothing is changed. `why` is the reason, for the audit of a table with a contract.
         """
         said = proposals.described(proposal) if proposal else None
-        return self._connection.alter_table(definition, steps, check_only=check_only, proposal=said)
+        return self._connection.alter_table(definition, steps, check_only=check_only, proposal=said, why=why)
 
     def proposals(self, table: str = "") -> list[dict[str, Any]]:
         """The changes of a table that wait for an approver, and the decided ones, oldest first; default: all tables."""

@@ -84,7 +84,7 @@ class Table:
         kind = f"key {', '.join(self.definition.primary_key)}" if self.definition.keyed else "log"
         return f"<lakestore table {self.name}, {kind}, {self.definition.buckets} buckets>"
 
-    def alter(self, *steps: Step, **changes: Any) -> Self:
+    def alter(self, *steps: Step, why: str = "", **changes: Any) -> Self:
         """Change the table's definition in one commit. Existing rows are not rewritten.
 
         `drop=["a"]`, `rename={"a": "b"}`, `add={"c": pa.string()}` (a `pa.field` with `nullable=False` is required),
@@ -92,9 +92,10 @@ class Table:
         `new_rows_only=True` older rows stay null), `order=["id", "c"]` (these first), `lake={"freshness": "10s"}`,
         `retention="7d"` (None: keep all), `deletes="ignore"`, `skip_unchanged=True`, `ttl={"column": "created_at",
         "after": "30d"}` (None: rows stay), `tombstone_ttl="7d"`; or steps of `lakestore.evolution`. This handle then
-        has the new definition. Raises `Conflict` if the table was altered since it was loaded.
+        has the new definition. `why` is the reason, for the audit. Raises `Conflict` if the table was altered since it
+        was loaded.
         """
-        self.definition = self._connection.alter_table(self.definition, [*steps, *steps_of(**changes)])
+        self.definition = self._connection.alter_table(self.definition, [*steps, *steps_of(**changes)], why=why)
         return self
 
     def append(self, data: Any) -> CommitToken:

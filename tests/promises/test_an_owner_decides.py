@@ -172,7 +172,11 @@ def test_changes_of_columns_obey_the_policy_whoever_asks(world: World) -> None:
     with world.as_("ann") as lake, pytest.raises(Invalid, match="refuses"):
         lake.table("shop.orders").alter(drop=["note"])
     with world.as_("ann") as lake:
-        lake.table("shop.orders").alter(widen={"amount": "int64"})
+        lake.table("shop.orders").alter(widen={"amount": "int64"}, why="more than 2 ** 31")
+        with pytest.raises(Invalid, match="at most 1000 characters"):
+            lake.table("shop.orders").alter(add={"x": pa.string()}, why="x" * 1001)
+        last = (lake.who("shop.orders").decisions or [])[0]
+        assert (last["what"], last["why"]) == ("widen column 'amount' to int64", "more than 2 ** 31")
 
 
 def test_an_approval_is_one_commit_and_a_second_one_changes_nothing(world: World) -> None:
@@ -215,7 +219,12 @@ def test_what_happened_while_a_proposal_waited_decides_whether_it_still_applies(
     with world.as_("mallory") as lake:
         orders = lake.table("shop.orders")
         proposals = []
-        for change in ({"rename": {"amount": "total"}}, {"widen": {"amount": "int64"}}, {"rename": {"note": "text"}}):
+        changes: tuple[dict[str, Any], ...] = (
+            {"rename": {"amount": "total"}},
+            {"widen": {"amount": "int64"}},
+            {"rename": {"note": "text"}},
+        )
+        for change in changes:
             with pytest.raises(NeedsApproval) as caught:
                 orders.alter(**change)
             proposals.append(caught.value.proposal)

@@ -32,7 +32,7 @@ def steps_of(table: Table, old: Json, new: Json) -> list[Step]:
     before, after = ({field["id"]: field for field in _current(doc)} for doc in (old, new))
     kept = [number for number in before if number in after]
     if kept != [number for number in after if number in before]:
-        raise Forbidden(f"columns of {table.name} are moved with `lakestore alter {table.name} --order`")
+        raise Forbidden(f"columns of {table.name} are moved with `lakestore apply -f tables.yaml`")
     columns = {column.id: column for column in table.columns}
     steps: list[Step] = [DropColumn(columns[number].name) for number in before if _is_gone(number, after, columns)]
     for number in kept:

@@ -26,6 +26,7 @@ from lakestore.evolution import (
     WidenColumn,
     to_json,
 )
+from lakestore.model.contract.document import WHY_CHARS_MAX
 from lakestore.model.contract.ownership import APPROVE, REFUSE, Ownership
 from lakestore.model.table import Table
 from lakestore_server.access.principals import ANYONE, Principal
@@ -99,7 +100,9 @@ class Decision:
 
     @staticmethod
     def of_caller(action: str, what: str, why: str = "") -> Decision:
-        """A decision of the principal that this thread works for."""
+        """A decision of the principal that this thread works for. Raises `Invalid` for a reason that is too long."""
+        if len(why) > WHY_CHARS_MAX:
+            raise Invalid(f"the reason of a change has at most {WHY_CHARS_MAX} characters, not {len(why)}")
         return Decision(CALLER.get(), action, what[:_WHAT_CHARS_MAX], why)
 
     @property

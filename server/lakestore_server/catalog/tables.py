@@ -388,7 +388,7 @@ class TableVerbs:
         """Change a table's definition from the next commit on. `NeedsApproval` if that became a proposal."""
         steps = evolution.from_json(request.alteration)
         contracts = [step for step in steps if isinstance(step, SetContract)]
-        why = contracts[0].why if contracts else ""
+        why = contracts[0].why if contracts else request.why
         by = Decision.of_caller("alter", owners.words_of(steps), why)
         if request.proposal.only:
             table = self._engine.view.meant(request.table, request.table_uuid).table
