@@ -17,6 +17,8 @@ from lakestore.model import table as definitions
 from lakestore.model.system_tables import AUDIT, PROGRESS, SLA, system_tables
 from lakestore.model.table import define
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.catalog import catalog as catalog_verbs
+from lakestore_server.catalog import contents
 from lakestore_server.catalog.tables import check_new
 from lakestore_server.commit import system_rows
 from lakestore_server.operate.restore import restore
@@ -145,6 +147,21 @@ def test_the_catalog_makes_nothing_in_their_database(served: Served) -> None:
             act()
     with pytest.raises(Conflict, match="not empty"):
         catalog.drop_namespace("lakestore")
+
+
+def test_a_table_of_another_engine_is_not_adopted_into_their_database(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "n", "type": "long", "required": False}]}
+    catalog = served.server.catalog
+    with monkeypatch.context() as before:
+        for module in (catalog_verbs, contents):
+            before.setattr(module, "refuse_system_database", lambda _: None)
+        catalog.create_namespace("lakestore", {})
+        catalog.create_table("lakestore", {"name": "mine", "schema": schema})
+    request = pb.AdoptTableRequest(source="lakestore.mine", table="lakestore.mine", buckets=1)
+    with pytest.raises(Denied, match="system tables"):
+        served.lake.transport.adopt_table(request)
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])

@@ -229,7 +229,8 @@ class Adoptions:
 
 
 def _check_name(view: View, table: Table, source: Name, limits: Any) -> None:
-    """Refuse a taken name. The adopted table may keep its own."""
+    """Refuse a taken name, and the database of the system tables. The adopted table may keep its own name."""
+    refuse_system_database(table.namespace)
     if Name(table.namespace, table.short_name) != source:
         tables.check_free(view, table, limits)
     elif table.name in view.names:
