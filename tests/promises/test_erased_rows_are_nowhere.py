@@ -10,6 +10,8 @@ import random
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,14 @@ import lakestore as ls
 from lakestore.client.erasure import Erasure
 from lakestore.errors import Conflict, Invalid, PlanExpired, PositionExpired
 from lakestore.limits import Limits
+from lakestore.model.table import Table
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.duties.erasure import ErasureDuty
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import RealDisk
+from lakestore_server.state.commit_record import CommitRecord
+from lakestore_server.state.state import State
 from tests.support.raw_bytes import hits, holds
 from tests.support.served import DAY, Served
 
@@ -296,7 +301,8 @@ def test_a_file_that_comes_back_is_found(served: Served, tmp_path: Path) -> None
     """A segment, a journal file or a run from before, and any other file."""
     asked = ask(fill(served), 6, 7)
     before = tmp_path / "before é"
-    shutil.copytree(served.engine.folder, before, ignore=shutil.ignore_patterns("lock", "warehouse"))
+    with served.server.upkeep.checkpointer.held():  # none removes files meanwhile
+        shutil.copytree(served.engine.folder, before, ignore=shutil.ignore_patterns("lock", "warehouse"))
     certificate = end(served, asked).certificate
     assert certificate is not None
     back = [path for path in before.rglob("*") if path.is_file() and holds(path, marker(6).encode())]
@@ -359,6 +365,59 @@ def test_what_cannot_be_erased_is_refused_with_a_sentence(served: Served) -> Non
     table.rescale(3, wait=False)
     with pytest.raises(Conflict, match="rescaled"):
         table.erase(where="age = 1")
+    table.stop_rescale()
+    asked = ask(table, 6)
+    with pytest.raises(Conflict, match=f"being erased .erasure {asked.id}."):
+        table.rescale(3, wait=False)
+    with pytest.raises(Conflict, match=f"being erased .erasure {asked.id}."):
+        table.replay("shop.branch", wait=False)
+
+
+def alter_to(changed: Table, _: State, record: CommitRecord) -> None:
+    """Plan another definition of a table, which no verb would make."""
+    record.alter.append(changed)
+
+
+@pytest.mark.parametrize("how", ["journal", "checkpoints", "adopted", "outside"])
+def test_other_copies_of_the_rows_are_a_refusal(served: Served, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """A journal that servers share, uploaded checkpoints, a lake that is adopted or in an outside catalog."""
+    table = fill(served)
+    where = f"email = '{marker(6)}'"
+    if how == "journal":
+        monkeypatch.setattr(type(served.engine.loop.journal), "is_shared", True)
+    elif how == "checkpoints":
+        monkeypatch.setattr(ErasureDuty, "has_uploads", True)
+    else:
+        lake = replace(table.definition.lake, **({"adopted": True} if how == "adopted" else {"catalog": "theirs"}))
+        changed = replace(table.definition, lake=lake)
+
+        served.engine.operate(partial(alter_to, changed))
+    with pytest.raises(Invalid, match=r"cannot be erased: .*(journal is shared|uploads|adopted)"):
+        table.erase(where=where)
+    assert table.erasures() == []
+
+
+def test_a_truncate_and_a_drop_meet_an_erasure(served: Served) -> None:
+    """A truncate takes all rows first. A dropped table holds the erasure back until it is gone for good."""
+    table = fill(served)
+    asked = ask(table, 6)
+    table.truncate()
+    table.upsert(rows(range(3), 1))
+    assert end(served, asked).is_done
+    assert places(served, 6) == []
+    again = ask(table, 2)
+    served.lake.drop_table(NAME)
+    served.server.erasure.run_once()
+    assert "lakestore drop shop.people --now" in served.server.erasure.held[again.id][0]
+    served.lake.undrop(NAME)
+    assert end(served, again).keys == 1
+    assert places(served, 2) == []
+    last = ask(table, 1)
+    served.purge(NAME)
+    served.server.erasure.run_once()
+    gone = served.engine.view.erasures[last.id]
+    assert (gone.is_done, gone.where) == (True, "")
+    assert not (served.engine.folder / "erasures" / f"{last.id}.json").exists(), "a drop is no erasure"
 
 
 def test_a_backup_is_named_with_its_files(served: Served, tmp_path: Path) -> None:

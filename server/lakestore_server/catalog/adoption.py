@@ -201,6 +201,7 @@ class Adoptions:
             view = state.view
             now = view.meant(request.table, held.table.uuid)
             view.refuse_rescale(now.table)
+            view.refuse_erasing(now.table)
             before = view.pointers.get((source.namespace, source.table))
             if before is None or before.location != stored.location:
                 raise Conflict(f"the lake of table {source} was changed while it was released: release it again")

@@ -158,6 +158,7 @@ class Rescales:
         """Refuse a copy that cannot be made."""
         table = source.table
         view.refuse_rescale(table)
+        view.refuse_erasing(table)
         if table.lake.adopted:
             raise Invalid(f"table {table.name} was adopted, and its lake keeps its files: it cannot be copied")
         if not 1 <= copy.buckets <= self._engine.limits.buckets:

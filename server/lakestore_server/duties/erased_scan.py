@@ -128,6 +128,8 @@ def _folder(
             finding = "" if kind in ("other", "index") else finding
         elif kind in ("segments", "index") and not finding and path not in _named(engine):
             finding = "no checkpoint names it" if disk.size(path) is not None else ""
+        elif kind == "checkpoint" and name < (checkpoint.names(disk, data) or [""])[-1]:
+            finding = "a newer checkpoint has replaced it" if disk.size(path) is not None else ""
         yield ScannedObject(f"data/{name}", kind, size, digest, finding)
 
 

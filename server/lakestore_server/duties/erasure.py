@@ -169,6 +169,7 @@ class ErasureDuty:
         tables = tuple(table for table in held.tables if table not in missing)
         step = held.step if tables else ErasureStep.DONE
         self._note(replace(held, tables=tables, where=held.where if tables else "", step=step))
+        self._upkeep.checkpointer.wake()  # the journal still has the condition
         return ()
 
     def _note(self, after: Erasure) -> None:

@@ -233,7 +233,7 @@ class SegmentCut:
         self._compactor.begin(self._view)
         self._merger.begin()
         self._erasing = erasing_logs(self._view)
-        if not any(not each.is_done for each in self._view.erasures.values()):  # a kept file has rows of all tables
+        if not self._erasing:  # a kept file has rows of all tables
             self._extents.choose(self._frozen, self._journal, self._kept_path)
         for uuid, state in self._tables.items():
             for bucket, held in enumerate(state.logs):

@@ -336,6 +336,15 @@ class View:
         table.refuse_change()
         self.refuse_copy(table)
 
+    def refuse_erasing(self, table: Table) -> None:
+        """`Conflict` while rows of a table are being erased: a copy, or a released lake, would keep their bytes."""
+        held = self.erasing(table.uuid)
+        if held is not None:
+            raise Conflict(
+                f"rows of table {table.name} are being erased (erasure {held.id}): wait for its end, which"
+                f" `lakestore erase {table.name} --list` shows"
+            )
+
     def refuse_copy(self, table: Table) -> None:
         """`Conflict` if a table is the copy of a running rescale or replay: its definition, name and changes are the
         source's."""
