@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lakestore.model.table import Table
 
 _KEEP = "lakestore-keep"
+_DELETE = ("lakestore-change", b"delete")
 _BY_SERVER = "bridge = ''"
 
 
@@ -117,12 +118,16 @@ def _chunks(letters: pa.RecordBatch, table: Table) -> Iterator[Chunk]:
     file = File("", f"the dead letters of {table.name}", "jsonl", stdin=Stdin(io.BytesIO(lines)))
     wanted = ColumnRequest(table, Options())
     kept: dict[str, Bools] = {}
+    deletes = np.zeros(len(letters), np.bool_)
     for row, headers in enumerate(letters.column("headers").to_pylist()):
         for header in headers or ():
+            if (header["name"], header["value"]) == _DELETE:
+                deletes[row] = True
             if header["name"] == _KEEP and header["value"].decode() in table.schema.names:
                 kept.setdefault(header["value"].decode(), np.zeros(len(letters), np.bool_))[row] = True
     start = 0
     for chunk in json_blocks.chunks_of(file, wanted, Place()):
         flags = {name: pa.array(rows[start:][chunk.record]) for name, rows in kept.items()}
+        gone = deletes[start:][chunk.record]
         start += chunk.count
-        yield Changes(wanted).prepare(replace(chunk, kept=flags))
+        yield Changes(wanted).prepare(replace(chunk, kept=flags, deletes=gone if gone.any() else None))

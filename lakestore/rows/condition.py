@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import acero
 
 from lakestore.errors import Invalid
 
@@ -152,9 +153,27 @@ def connected(parts: Sequence[pc.Expression | RowTest], *, every: bool) -> pc.Ex
 def _held(part: pc.Expression | RowTest, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     if isinstance(part, RowTest):
         return part.held(batch)
-    found = np.zeros(batch.num_rows, dtype=np.bool_)
-    found[places(part, batch, batch.num_rows).to_numpy()] = True
-    return found
+    [mask] = masks([part], batch)
+    return np.zeros(batch.num_rows, dtype=np.bool_) if mask is None else mask
+
+
+def masks(expressions: Sequence[pc.Expression], batch: pa.RecordBatch) -> list[npt.NDArray[np.bool_] | None]:
+    """Masks of the rows for which each expression is true, in one pass over the batch; None if there is no such row."""
+    names = [str(number) for number in range(len(expressions))]
+    whole = pa.Table.from_batches([batch if batch.num_columns else _numbered(batch.num_rows)])
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(whole))
+    steps = [source, acero.Declaration("project", acero.ProjectNodeOptions(list(expressions), names))]
+    columns = acero.Declaration.from_sequence(steps).to_table(use_threads=False).columns
+    arrays = [column.combine_chunks() for column in columns]
+    return [_mask(array) if array.true_count else None for array in arrays]
+
+
+def _numbered(rows: int) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(np.arange(rows))], names=[""])
+
+
+def _mask(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    return np.asarray(array.fill_null(False).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _joined(parts: list[pc.Expression], *, every: bool) -> pc.Expression:

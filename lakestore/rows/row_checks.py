@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import acero
 
 from lakestore.errors import Exhausted, Invalid
 from lakestore.model.contract import rules as rule_kinds
@@ -27,7 +26,7 @@ from lakestore.model.contract.rules import LENGTHS, SIGNS, Rule, quoted
 from lakestore.model.outside_values import excerpt
 from lakestore.model.table import Table
 from lakestore.rows import condition_text
-from lakestore.rows.condition import RowFilter, RowTest
+from lakestore.rows.condition import RowFilter, RowTest, masks
 
 Flags = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -71,7 +70,7 @@ class RowChecks:
         Raises `Invalid` for a rule that no write to this table can answer.
         """
         present = names or {}
-        self._contract = {present.get(name, name): name for name in present}
+        self._contract = {now: name for name, now in present.items() if now != name}
         columns = tuple(replace(each, name=self._name(each.name)) for each in table.columns)
         self._table = _view(table, columns)
         self._unique: list[Rule] = []
@@ -164,9 +163,10 @@ def _bad_rows(
 ) -> Iterator[tuple[_Check, Flags]]:
     """The broken rules with the masks of their bad rows."""
     whole = [check for check in checks if not isinstance(check.bad.expression, RowTest) and _may_break(check, batch)]
-    masks = {check.rule.name: mask for check, mask in zip(whole, _computed(whole, batch), strict=True)}
+    found = masks([check.bad.expression for check in whole], batch) if whole else []
+    by_rule = {check.rule.name: mask for check, mask in zip(whole, found, strict=True)}
     for check in checks:
-        bad = masks.get(check.rule.name)
+        bad = by_rule.get(check.rule.name)
         if isinstance(check.bad.expression, RowTest):
             bad = _tested(check.bad, batch.select(check.bad.columns))
         for each in kept:
@@ -182,25 +182,6 @@ def _bad_rows(
 
 def _may_break(check: _Check, batch: pa.RecordBatch) -> bool:
     return check.rule.kind != rule_kinds.REQUIRED or batch.column(check.rule.columns[0]).null_count > 0
-
-
-def _computed(checks: Sequence[_Check], batch: pa.RecordBatch) -> list[Flags | None]:
-    """The bad rows of each condition, computed in one pass; None for a rule that no row breaks."""
-    if not checks:
-        return []
-    names = [str(number) for number in range(len(checks))]
-    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([batch])))
-    expressions = [check.bad.expression for check in checks]
-    steps = [source, acero.Declaration("project", acero.ProjectNodeOptions(expressions, names))]
-    columns = acero.Declaration.from_sequence(steps).to_table(use_threads=False)
-    arrays = [pa.chunked_array(column).combine_chunks() for column in columns.columns]
-    return [_flags(array, batch.num_rows) if array.true_count else None for array in arrays]
-
-
-def _flags(array: pa.Array, rows: int) -> Flags:
-    flags = np.asarray(array.fill_null(False).to_numpy(zero_copy_only=False), dtype=np.bool_)
-    assert len(flags) == rows
-    return flags
 
 
 def _tested(test: RowFilter, batch: pa.RecordBatch) -> Flags:

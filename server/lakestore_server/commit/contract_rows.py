@@ -234,13 +234,18 @@ def rules_of(table: Table) -> TableRules:
     """The compiled rules of a table with a contract. Raises `Invalid` for a rule that cannot be checked."""
     key = table.uuid, table.schema_id, table.name
     rules = _compiled.get(key) if table.uuid else None
-    if rules is None:
+    # A version that was never durable, or that a restore took back, has another contract under the same number.
+    if rules is None or not (rules.table is table or _is_same(rules.table, table)):
         rules = TableRules(table)
         if table.uuid:
             if len(_compiled) >= TABLES_KEPT:
                 _compiled.clear()
             _compiled[key] = rules
     return rules
+
+
+def _is_same(known: Table, table: Table) -> bool:
+    return known.contract == table.contract and known.columns == table.columns
 
 
 TOMBSTONE = Rule("tombstone", "deletes", (), action=DEAD_LETTER)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ import lakestore as ls
 from lakestore.client.writer import change_to
 from lakestore.errors import Invalid, RuleRows, Violated
 from lakestore.evolution import SetContract
+from lakestore.model.contract.contract import Contract
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit import request as requests
+from lakestore_server.commit.contract_rows import rules_of
 from tests.support.contract_texts import column, document, no_rows
 from tests.support.served import Served
 
@@ -176,6 +179,16 @@ def test_a_request_that_waited_is_checked_by_the_new_contract(tmp_path: Path) ->
         table.alter(SetContract(document(COLUMNS, "refuse", [no_rows("amount < 6")]), "orders", "refuse"))
         with pytest.raises(Violated):
             requests.renewed(low, served.engine.view)
+
+
+def test_a_contract_that_never_became_durable_leaves_no_rules_behind(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        table = served.lake.create_table(ORDERS, SCHEMA, primary_key=["id"]).alter(SetContract(REFUSE, "orders"))
+        lost = document([column("who", logicalTypeOptions={"pattern": "^z"})])
+        made = replace(table.definition, contract=Contract(lost, "orders").bind(table.definition))
+        assert rules_of(made).rules != rules_of(table.definition).rules
+        rules_of(made)
+        assert table.upsert([order(1)]).result.inserted == 1
 
 
 def test_a_letter_finds_its_table_and_another_kind_of_table_refuses_the_contract(tmp_path: Path) -> None:

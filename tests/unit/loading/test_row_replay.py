@@ -166,3 +166,15 @@ def test_the_commands_list_show_replay_and_drop_them(
     assert "2 applied, 0 superseded, 0 left out, 0 failed" in said("replay", ORDERS, "--where", "kafka_offset < 3")
     assert "1 applied, 0 superseded, 0 left out, 2 failed" in said("replay", ORDERS, "--stage", "contract", code=1)
     assert "2 dead letters dropped" in said("drop", ORDERS, "--code", "n.minimum")
+
+
+def test_a_delete_that_became_a_letter_is_replayed_as_a_delete(lake: ls.Lake) -> None:
+    table = lake.create_table(ORDERS, SCHEMA, primary_key=["id"], deletes="dead_letter")
+    table.upsert([{"id": 1, "n": 1}, {"id": 2, "n": 2}])
+    table.delete([{"id": 1}])
+    assert sorted(table.scan(["id"]).to_arrow().column("id").to_pylist()) == [1, 2]
+    assert (replay(lake, overwrite=True).failed, codes(lake)) == (1, ["tombstone"])
+    table.alter(deletes="allow")
+    assert replay(lake, overwrite=True).applied == 1
+    assert table.scan(["id"]).to_arrow().column("id").to_pylist() == [2]
+    assert codes(lake) == []
