@@ -129,6 +129,34 @@ def test_only_the_owner_or_a_delegate_changes_what_rows_mean(world: World) -> No
     ]
 
 
+def test_only_the_owner_ends_rows_and_dropped_tables(world: World) -> None:
+    """An erase, the end of the drop grace and an undrop under another name: none of them can be taken back."""
+    with world.as_("mallory") as lake, world.as_("ann") as owner:
+        orders = lake.table("shop.orders")
+        with pytest.raises(Denied, match="only ann, the owner of table"):
+            orders.erase(where="id = 1")
+        assert orders.erasures() == []
+        owner.drop_table("shop.orders")
+        for refused in (
+            lambda: lake.undrop("shop.orders", as_name="shop.mine"),
+            lambda: lake.drop_table("shop.orders", purge=True),
+        ):
+            with pytest.raises(Denied, match="only ann, the owner of table"):
+                refused()
+        owner.undrop("shop.orders")
+        assert owner.table("shop.orders").erase(where="id = 1").step == "rows"
+        owner.drop_table("shop.orders", purge=True)
+    decided = world.audit()[1:]
+    assert decided[:5] == [
+        ("mallory", "erase", "denied"),
+        ("ann", "drop", "done"),
+        ("mallory", "undrop", "denied"),
+        ("mallory", "drop", "denied"),
+        ("ann", "undrop", "done"),
+    ]
+    assert decided[-1] == ("ann", "drop", "done")
+
+
 def test_an_administrator_of_the_server_names_another_owner_and_nothing_else(world: World) -> None:
     with world.as_("root") as lake:
         orders = lake.table("shop.orders")

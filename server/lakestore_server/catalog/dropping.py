@@ -134,9 +134,10 @@ class Droppings:
             view = state.view
             until_us = 0 if request.purge or not grace_us else record.clock_us + grace_us
             if request.purge and _is_dropped(view, request):
-                uuid = _found(view, request.table, request.table_uuid, "purge").state.table.uuid
-                record.shelve.append(Shelving(uuid, 0))
-                return uuid, 0
+                dropped = _found(view, request.table, request.table_uuid, "purge").state.table
+                by.make(view, record, dropped)
+                record.shelve.append(Shelving(dropped.uuid, 0))
+                return dropped.uuid, 0
             table = view.meant(request.table, request.table_uuid).table
             view.refuse_change(table)
             by.make(view, record, table)
@@ -160,6 +161,8 @@ class Droppings:
         limits = self._engine.limits
         asked = _found(self._engine.view, request.table, request.table_uuid, "undrop").state
         uuid, problem = asked.table.uuid, self._catalog.problem_of_dropped(asked)
+        renamed = f" as {request.new_name}" if request.new_name else ""
+        by = Decision.of_caller("undrop", f"table {request.table}{renamed}")
 
         def plan(state: State, record: CommitRecord) -> Table:
             view = state.view
@@ -174,6 +177,7 @@ class Droppings:
                     f" `lakestore undrop {held.name} --as NAME`"
                 )
             tables.check_free(view, made, limits)
+            by.make(view, record, held.state.table)
             record.undrop.append(Undrop(made.uuid, made.name))
             move_pointer(view, record, (DROPPED, made.uuid), (made.namespace, made.short_name))
             self._note_lake(uuid, problem)
@@ -181,7 +185,7 @@ class Droppings:
 
         back = replace(asked.table, name=request.new_name or asked.table.name)
         with self._catalog.undropping(back):
-            return pb.TableInfo(definition=self._engine.operate(plan).result.to_json())
+            return pb.TableInfo(definition=owners.decided(self._engine, plan).result.to_json())
 
     def _note_lake(self, uuid: str, problem: str) -> None:
         """Note a lake that is gone or continued under another timeline, before anybody reads or tiers the table. Runs

@@ -14,7 +14,9 @@ from lakestore.model import times
 from lakestore.model.columns import OWN_CATALOG
 from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.catalog import owners
 from lakestore_server.catalog.catalog import Catalog
+from lakestore_server.catalog.owners import Decision
 from lakestore_server.commit.engine import Engine
 from lakestore_server.duties import erased_scan, erasure
 from lakestore_server.duties.erasure import FOLDER, ErasureDuty, letters_of
@@ -46,9 +48,12 @@ class ErasureVerbs:
         state = view.meant(request.table, request.table_uuid)
         self._check(view, state, request)
 
+        by = Decision.of_caller("erase", f"rows of table {request.table}", request.why)
+
         def plan(now: State, record: CommitRecord) -> Erasure:
             held = now.view.meant(request.table, state.table.uuid)
             self._check(now.view, held, request)
+            by.check_owner(held.table)
             letters = letters_of(now.view, request.table)
             tables = [ErasedTable(uuid) for uuid in (held.table.uuid, letters) if uuid]
             until_us = record.clock_us + request.within_seconds * 1_000_000
@@ -59,7 +64,7 @@ class ErasureVerbs:
             erasure.add_to_audit(now.view, record, held.table, made, "asked")
             return made
 
-        done = self._engine.operate(plan)
+        done = owners.decided(self._engine, plan)
         self._duty.wake()
         return pb.EraseRowsAnswer(erasure=self._shown(done.view, done.result))
 
