@@ -20,6 +20,7 @@ import pytest
 
 import lakestore as ls
 from lakestore.client.erasure import Erasure
+from lakestore.client.writer import change
 from lakestore.errors import Conflict, Invalid, PlanExpired, PositionExpired
 from lakestore.limits import Limits
 from lakestore.model.table import Table
@@ -32,6 +33,7 @@ from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
 from tests.support.raw_bytes import hits, holds
 from tests.support.served import DAY, Served
+from tests.support.waiting import until
 
 SCHEMA = pa.schema(
     [pa.field("email", pa.string(), nullable=False), ("name", pa.string()), ("age", pa.int64()), ("at", pa.int64())]
@@ -295,6 +297,86 @@ def test_dead_letters_of_the_rows_go(served: Served) -> None:
     assert done.certificate is not None
     assert done.certificate["dead_letters_not_judged"] == 1
     assert [part["name"] for part in done.certificate["tables"]] == [NAME, f"{NAME}__dlq"]
+
+
+@pytest.mark.parametrize("number", [b"18446744073709551615", b"99999999999999999999999999", b"1e400", b"[1, {}]"])
+def test_a_dead_letter_with_any_number_stops_no_erasure(served: Served, number: bytes) -> None:
+    """Such values are why records become dead letters."""
+    table = fill(served)
+    letters = served.lake.create_table(f"{NAME}__dlq", LETTERS, primary_key=["kafka_source", "kafka_offset"])
+    bodies = [b'{"email": "x", "age": ' + number + b"}", b'{"email": ' + number + b', "age": 1}']
+    letters.upsert([{"kafka_source": "t", "kafka_offset": i, "value": body} for i, body in enumerate(bodies)])
+    end(served, table.erase(where=f"email = '{marker(6)}' OR age > 100", within=0))
+    assert places(served, 6) == []
+
+
+def test_a_dropped_table_of_the_name_goes_first(served: Served) -> None:
+    """It may have the same rows, and so may dropped dead letters."""
+    table = fill(served)
+    letters = served.lake.create_table(f"{NAME}__dlq", LETTERS, primary_key=["kafka_source", "kafka_offset"])
+    letters.upsert([{"kafka_source": "t", "kafka_offset": 1, "value": marker(6).encode()}])
+    for name in (f"{NAME}__dlq", NAME):
+        served.checkpoint()
+        served.lake.drop_table(name)
+        if name == NAME:
+            table = served.lake.create_table(NAME, SCHEMA, primary_key=["email"])
+            table.upsert(rows(range(6, 7), 3))
+        with pytest.raises(Conflict, match=f"a dropped table {name}, which may have the same rows"):
+            ask(table, 6)
+        served.purge(name) if name != NAME else served.purge_dropped(served.lake.dropped_tables()[0].uuid)
+    end(served, ask(table, 6))
+    assert places(served, 6) == []
+
+
+def test_rows_from_before_a_rescale_go(served: Served) -> None:
+    """The table from before it is removed, but kept journal files have its rows beside others'."""
+    table = fill(served)
+    table.rescale(3, wait=False)
+    until(lambda: served.engine.view.named(NAME).table.buckets == 3, "the swap")
+    served.purge_dropped(served.lake.dropped_tables()[0].uuid)
+    served.checkpoint()
+    assert places(served, 6)
+    table = served.lake.table(NAME)
+    end(served, ask(table, 6))
+    assert places(served, 6) == []
+    assert table.scan().count() == USERS - 2
+
+
+def test_dead_letters_of_a_table_that_is_gone_are_not_forgotten(served: Served) -> None:
+    """The table is removed before its rows were looked for: nobody can judge its letters, so they have to go."""
+    table = fill(served)
+    letters = served.lake.create_table(f"{NAME}__dlq", LETTERS, primary_key=["kafka_source", "kafka_offset"])
+    letters.upsert([{"kafka_source": "t", "kafka_offset": 1, "value": marker(6).encode()}])
+    asked = ask(table, 6)
+    served.purge(NAME)
+    served.server.erasure.run_once()
+    (reason,) = served.server.erasure.held[asked.id]
+    assert reason.startswith(f"dead letters {NAME}__dlq of a table that is gone: `lakestore drop {NAME}__dlq --now`")
+    served.purge(f"{NAME}__dlq")
+    served.server.erasure.run_once()
+    assert served.engine.view.erasures[asked.id].is_done
+
+
+def test_an_upload_without_a_commit_goes_too(served: Served) -> None:
+    """It waits for its commit until it is too old, or until the deadline. An upload from afterwards has new rows."""
+    table = fill(served)
+
+    def upload(user: int) -> None:
+        batch = pa.RecordBatch.from_pylist(rows(range(user, user + 1), 3), schema=SCHEMA)
+        sent = change(NAME, pb.UPSERT, [batch])
+        served.lake.transport.upload_part(pb.UploadPartRequest(change=sent))
+
+    upload(6)
+    asked = ask(table, 6, within="1h")
+    served.clock.advance(1)
+    upload(8)
+    served.server.erasure.run_once()
+    (found,) = table.erasures()
+    assert found.held_back_by == (f"uploads to table {NAME} that no commit has taken (1)",)
+    served.clock.advance(3600)
+    end(served, asked)
+    assert places(served, 6) == []
+    assert len(list((served.engine.folder / "parts").iterdir())) == 1
 
 
 def test_a_file_that_comes_back_is_found(served: Served, tmp_path: Path) -> None:

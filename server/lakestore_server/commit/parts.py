@@ -408,6 +408,18 @@ class PartStore:
             raise self._unavailable(error) from error
         return len(gone)
 
+    def waiting(self, tables: Collection[str], until_us: int) -> list[str]:
+        """Parts of tables, by uuid, that were uploaded by a time and that no commit has taken."""
+        with self._lock:
+            heads = [held.head for held in self._parts.values() if held.head is not None]
+        return [head.id for head in heads if head.table_uuid in tables and head.time_us <= until_us]
+
+    def remove(self, parts: Collection[str]) -> None:
+        """Remove parts of anybody, except parts of pending commits."""
+        with self._lock:
+            gone = self._popped(parts)
+        self._remove(gone)
+
     def expire(self, now_us: int) -> int:
         """Remove parts that waited too long for a commit; returns their number."""
         oldest_us = now_us - self._limits.part_seconds * 1_000_000

@@ -180,7 +180,7 @@ def _row(row: dict[str, object], columns: list[Column]) -> pa.RecordBatch | None
     """A batch of one row; None if a column is missing or its value has another type."""
     try:
         arrays = [pa.array([row[column.name]]).cast(column.arrow.type) for column in columns]
-    except (KeyError, pa.ArrowException):
+    except (KeyError, OverflowError, pa.ArrowException):  # pyarrow raises OverflowError for an integer above 64 bits
         return None
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
 

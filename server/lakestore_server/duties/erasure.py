@@ -167,6 +167,10 @@ class ErasureDuty:
                 for name in kept
             ]
         tables = tuple(table for table in held.tables if table not in missing)
+        if tables and held.step is ErasureStep.ROWS:
+            if held.tables[0] in missing:  # the condition is about its columns
+                name = self._engine.view.tables[tables[0].uuid].table.name
+                return [f"dead letters {name} of a table that is gone: `lakestore drop {name} --now` removes them"]
         step = held.step if tables else ErasureStep.DONE
         self._note(replace(held, tables=tables, where=held.where if tables else "", step=step))
         self._upkeep.checkpointer.wake()  # the journal still has the condition
@@ -260,6 +264,7 @@ class ErasureDuty:
             if count:
                 name = self._engine.view.tables[part.uuid].table.name
                 reasons.append(f"presented cuts of table {name}, which readers hold")
+        reasons += self._uploads(held, is_past=is_past)
         if reasons:
             return reasons
         done = self._scanned(held, is_past=is_past)
@@ -267,6 +272,14 @@ class ErasureDuty:
             return done.findings[:HOLDERS_SHOWN]
         self._certify(held, done)
         return ()
+
+    def _uploads(self, held: Erasure, *, is_past: bool) -> list[str]:
+        """Uploads from before the erasure that no commit has taken. They go with their age, or at the deadline."""
+        parts, tables = self._engine.loop.parts, [part.uuid for part in held.tables]
+        if is_past:
+            parts.remove(parts.waiting(tables, held.at_us))
+        count = len(parts.waiting(tables, held.at_us))
+        return [f"uploads to table {held.name} that no commit has taken ({count:,})"] if count else []
 
     def _log_of(self, held: Erasure, part: ErasedTable, *, is_past: bool) -> list[str]:
         """Move a table's log start to its floor; or who holds it back."""

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from lakestore.errors import Conflict, Invalid
-from lakestore.model import times
+from lakestore.model import dead_letter_table, times
 from lakestore.model.columns import OWN_CATALOG
 from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
@@ -103,12 +103,13 @@ class ErasureVerbs:
         problem = self._engine.lake_ahead.get(table.uuid)
         if problem:
             raise Conflict(f"rows of table {table.name} cannot be erased until its lake is repaired: {problem}")
-        if state.former:
-            kept = [view.dropped[each.uuid].name for each in state.former if each.uuid in view.dropped]
-            if kept:
+        names, former = {table.name, dead_letter_table.table_of(table.name)}, {each.uuid for each in state.former}
+        for dropped in view.dropped.values():
+            if dropped.name in names or dropped.state.table.uuid in former:
                 raise Conflict(
-                    f"rows of table {table.name} cannot be erased yet: the table from before its rescale or replay is"
-                    f" kept for its drop grace; `lakestore drop {table.name} --now` removes it"
+                    f"rows of table {table.name} cannot be erased yet: a dropped table {dropped.name}, which may have"
+                    " the same rows, is kept for its drop grace. `lakestore tables --dropped` shows it, and `lakestore"
+                    f" drop {dropped.name} --now` with its --id removes it"
                 )
         view.refuse_rescale(table)
 

@@ -105,11 +105,11 @@ def _is_of_use(staying: int, size: int, limits: Limits) -> bool:
     return 100 * staying >= limits.extent_file_percent * size and staying > 0
 
 
-def has_rows_of(file: KeptFile, tables: frozenset[str]) -> bool:
-    """Whether a commit in a kept journal file has rows of one of these tables. A damaged file may have some."""
+def has_rows_of(file: KeptFile, is_meant: Callable[[str], bool]) -> bool:
+    """Whether a commit in a kept journal file has rows of a table, by uuid, that is meant. A damaged file may."""
     try:
         frames = journal.frames(file.data.to_pybytes(), file.name, last=True)
-        return any(part.table in tables for frame in frames for part in frame.rows())
+        return any(is_meant(part.table) for frame in frames for part in frame.rows())
     except Corrupt:
         return True
 
@@ -286,7 +286,7 @@ class SegmentCut:
         emptied = files_to_empty((each.segment for each in segments), self._limits)
         if self._erasing:
             kept = {file.name: file for each in segments for file in each.segment.files}
-            emptied |= {name for name, file in kept.items() if has_rows_of(file, self._erasing)}
+            emptied |= {name for name, file in kept.items() if has_rows_of(file, self._loses)}
         gathered = False
         for each in segments:
             if emptied.isdisjoint(each.segment.bytes_in) or any(damage for _, damage in each.segment.scrub()):
@@ -355,10 +355,15 @@ class SegmentCut:
             self._move(next(_groups(lone.parts, self._limits.compaction_bytes)))
 
     def _has_erased(self, file: _Held) -> bool:
-        """Whether a shared file has bytes of a table under erasure that no segment needs any more."""
+        """Whether a shared file has bytes that no segment needs any more, of a table that loses them."""
         held = SharedFile(self._disk, file.parts[0].segment.path)
         needed = {each.segment.part.at for each in file.parts}
-        return any(entry.table in self._erasing and at not in needed for at, entry in held.entries.items())
+        return any(self._loses(entry.table) and at not in needed for at, entry in held.entries.items())
+
+    def _loses(self, uuid: str) -> bool:
+        """Whether a table loses bytes in this checkpoint, which goes with an erasure: it is under erasure, or is gone.
+        A table that is gone may be an earlier state of the erased one, from before its rescale or its drop."""
+        return uuid in self._erasing or uuid not in self._tables
 
     def _every(self) -> Iterator[_Small]:
         """All segments that the checkpoint will name."""
