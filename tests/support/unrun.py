@@ -25,8 +25,14 @@ _SUITE = "runs for minutes or hours; tests/jepsen and tests/simulation run the s
 _WHOLE = "installs all that is pinned from an index; the long form of tests/test_deploy.py does the same for the image"
 _MAKE = "runs for minutes; tests/test_pages_run.py sees that the target is there"
 _ADOPTING = "takes a table of another engine: tests/network/test_adoption.py and tests/lake/test_adoption.py run it"
+_ERASING = "waits for a tierer; tests/lake/test_erase.py runs it with one"
 _DEPLOY, _JEPSEN = "docs/deployment.md", "docs/jepsen.md"
 NOT_RUN = {
+    (
+        "docs/deletion.md",
+        "lakestore erase shop.orders --where \"customer = 'ann'\" --wait --yes --certificate ann.json",
+    ): _ERASING,
+    ("docs/deletion.md", "lakestore verify --erased ann.json"): _ERASING,
     ("docs/adopting.md", "lakestore adopt lake.sales.orders --as shop.orders --key order_id"): _ADOPTING,
     ("docs/adopting.md", "lakestore adopt prod.sales.orders --as shop.orders --key order_id"): (
         "takes a table of an outside catalog: tests/interop/test_outside_adoption.py runs it"
