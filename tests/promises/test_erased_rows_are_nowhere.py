@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import lakestore as ls
@@ -23,6 +24,7 @@ from lakestore.client.erasure import Erasure
 from lakestore.client.writer import change
 from lakestore.errors import Conflict, Invalid, PlanExpired, PositionExpired
 from lakestore.limits import Limits
+from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
 from lakestore.model.table import Table
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
@@ -510,3 +512,18 @@ def test_a_backup_is_named_with_its_files(served: Served, tmp_path: Path) -> Non
     certificate = end(served, asked).certificate
     assert certificate is not None
     assert certificate["backups"][str(backup)]
+
+
+def test_a_backup_with_a_lake_is_named_with_its_data_files(served: Served, tmp_path: Path) -> None:
+    """They lie in the backup as in the warehouse. A file of another table with the same numbers is not named."""
+    table = fill(served)
+    backup = tmp_path / "a backup é"
+    served.lake.transport.backup(pb.BackupRequest(folder=str(backup)))
+    for folder in (backup / "warehouse" / "shop").iterdir():
+        (folder / "data").mkdir()
+        numbers = pa.table({LAKE_BUCKET: pa.array([0, 1] * 300, pa.int32()), LAKE_OFFSET: [i // 2 for i in range(600)]})
+        pq.write_table(numbers, folder / "data" / f"of {folder.name[:6]}.parquet")
+    done = end(served, table.erase(where=f"email = '{marker(6)}'", backups=[str(backup)]))
+    assert done.certificate is not None
+    named = [place for place in done.certificate["backups"][str(backup)] if place.endswith(".parquet")]
+    assert [place.rpartition("/")[2] for place in named] == ["of people.parquet"]

@@ -28,10 +28,12 @@ from lakestore.iceberg import places
 from lakestore.iceberg.manifest_entries import Entries
 from lakestore.iceberg.manifest_lists import read_list
 from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
+from lakestore_server.catalog import locations
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.metadata_store import local_folder
 from lakestore_server.commit.engine import Engine
 from lakestore_server.files import checkpoint, journal, shared_file
+from lakestore_server.files.backup_manifest import WAREHOUSE
 from lakestore_server.files.data_folder import SEGMENTS, SUFFIX
 from lakestore_server.files.extent import SUFFIX as KEPT
 from lakestore_server.files.journal_file import PREFIX as JOURNAL
@@ -102,9 +104,19 @@ def scan(engine: Engine, catalog: Catalog, gone: Gone, pause: Callable[[], None]
     return found
 
 
-def of_backup(engine: Engine, folder: Path, gone: Gone) -> Iterator[ScannedObject]:
-    """The files of a backup that hold erased rows."""
-    return (each for each in _folder(engine, folder, gone, None, is_backup=True) if each.finding)
+def of_backup(engine: Engine, catalog: Catalog, folder: Path, gone: Gone) -> Iterator[ScannedObject]:
+    """The files of a backup that hold erased rows, with the data files of the lake in it."""
+    for uuid, offsets in gone.items():
+        location = lake_of(engine.view, catalog, uuid) if uuid in engine.view.tables else ""
+        if location and locations.inside(location, catalog.warehouse):
+            below = _plain(location)[len(_plain(catalog.warehouse)) :].strip("/")
+            for path in _walked(engine.disk, folder / WAREHOUSE / below, None):
+                finding = _in_parquet(engine.disk.read(path), offsets) if path.suffix == ".parquet" else ""
+                if finding:
+                    place = f"data/{path.relative_to(folder).as_posix()}"
+                    yield ScannedObject(place, "lake", *_digest(engine.disk, path), finding)
+    held = _folder(engine, folder, gone, folder / WAREHOUSE, is_backup=True)
+    yield from (each for each in held if each.finding)
 
 
 # The server's folder.

@@ -351,7 +351,7 @@ class ErasureDuty:
     def _in_backup(self, folder: str, held: Erasure) -> list[str]:
         """The files of a backup with erased rows."""
         gone = erased_scan.gone_of(held)
-        return [each.place for each in erased_scan.of_backup(self._engine, Path(folder), gone)]
+        return [each.place for each in erased_scan.of_backup(self._engine, self._catalog, Path(folder), gone)]
 
     def _certificate(self, held: Erasure, done: Scan, now_us: int) -> dict[str, object]:
         view = self._engine.view
