@@ -387,8 +387,9 @@ def _check_changes(table: Table) -> None:
 
 
 def refuse_system_database(name: str) -> None:
-    """`Denied` if a new table, view or database has the name of the system tables' database."""
-    if name == SYSTEM_DATABASE:
+    """`Denied` if a new table, view or database has the name of the system tables' database, in any case of letters:
+    DuckDB and Spark take `LAKESTORE.audit` for the same table."""
+    if name.lower() == SYSTEM_DATABASE:
         raise Denied(f"database {SYSTEM_DATABASE} is for the server's system tables: choose another database")
 
 

@@ -19,6 +19,8 @@ from lakestore.model.table import define
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.catalog import catalog as catalog_verbs
 from lakestore_server.catalog import contents
+from lakestore_server.catalog.commits import TableChange
+from lakestore_server.catalog.contents import Name
 from lakestore_server.catalog.tables import check_new
 from lakestore_server.commit import system_rows
 from lakestore_server.operate.restore import restore
@@ -162,6 +164,33 @@ def test_a_table_of_another_engine_is_not_adopted_into_their_database(
     request = pb.AdoptTableRequest(source="lakestore.mine", table="lakestore.mine", buckets=1)
     with pytest.raises(Denied, match="system tables"):
         served.lake.transport.adopt_table(request)
+
+
+def test_an_engine_changes_nothing_of_them(served: Served) -> None:
+    """Their metadata in the catalog is the server's and the tierer's alone. Tables of users take such commits."""
+    apply_contract(served.lake)
+    catalog, update = served.server.catalog, {"action": "set-properties", "updates": {"comment": "mine"}}
+    catalog.commit([TableChange(Name("shop", "orders"), (), (update,))])
+    before = served.engine.view.pointers
+    with pytest.raises(Denied, match="system table"):
+        catalog.commit([TableChange(Name("lakestore", "audit"), (), (update,))])
+    assert served.engine.view.pointers == before
+
+
+def test_no_name_of_users_looks_like_theirs(served: Served) -> None:
+    """Names of DuckDB and Spark have no case. A proposal about a system table is not stored either."""
+    apply_contract(served.lake)
+    lake = served.lake
+    proposal = pb.AlterTableRequest(table=AUDIT, alteration="[]", proposal=pb.Proposal(only=True))
+    for act in (
+        lambda: lake.create_table("LakeStore.audit", SCHEMA, primary_key=["id"]),
+        lambda: served.server.catalog.create_namespace("LAKESTORE", {}),
+        lambda: lake.transport.create_database(pb.DatabaseRequest(database="Lakestore")),
+        lambda: lake.transport.alter_table(proposal),
+    ):
+        with pytest.raises(Denied, match="system table"):
+            act()
+    assert lake.proposals() == []
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])

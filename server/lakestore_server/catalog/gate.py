@@ -101,6 +101,7 @@ def staged_for(old: Json, new: Json, known: Knowledge) -> set[int]:
 def judge(table: Table, old: Json, new: Json, known: Knowledge) -> Verdict:
     """The verdict on a commit that turns `old` into `new`; or `Forbidden` or `Fenced`."""
     if known.is_foreign:
+        table.refuse_change()
         foreign_commits.check_policy(table, old, new)
     if table.is_adopting:
         raise Forbidden(f"table {table.name} takes the rows of an adoption and is not tiered")

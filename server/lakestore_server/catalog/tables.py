@@ -392,6 +392,7 @@ class TableVerbs:
         by = Decision.of_caller("alter", owners.words_of(steps), why)
         if request.proposal.only:
             table = self._engine.view.meant(request.table, request.table_uuid).table
+            table.refuse_change()
             raise self._propose(table, steps, replace(by, action="propose"), request.proposal)
 
         if request.check_only:
