@@ -18,10 +18,11 @@ import pytest
 import lakestore as ls
 from lakestore.cli.main import run_command
 from lakestore.errors import Conflict, Denied, Invalid, NeedsApproval, NotAuthenticated, NotFound
-from lakestore.evolution import SetContract
+from lakestore.evolution import SetContract, to_json
 from lakestore.model import dead_letter_table
 from lakestore.model.contract.contract import Contract
 from lakestore.model.table import define
+from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.rights import token_of, write_auth
 from tests.support.served import Served
 from tests.support.waiting import until
@@ -286,6 +287,23 @@ def test_a_server_that_asks_for_owners_makes_no_table_without_one(tmp_path: Path
         with pytest.raises(Invalid, match="has no owner"):
             lake.create(replace(table, name="shop.orders__dlq"))
         lake.create(dead_letter_table.definition("shop.orders"))
+
+
+def test_no_proposal_leaves_a_table_without_its_owner(tmp_path: Path) -> None:
+    """A server that asks for owners checks a contract that is only proposed, because an approval changes the table."""
+    with World(tmp_path, owner_required=True) as world, world.as_("ann") as lake:
+        table = define("shop.orders", SCHEMA, primary_key=["id"], buckets=1)
+        lake.create(replace(table, contract=Contract(document(), "orders")))
+        definition = lake.table("shop.orders").definition
+        proposal = pb.AlterTableRequest(
+            table=definition.name,
+            schema_id=definition.schema_id,
+            alteration=to_json([SetContract("", "orders")]),
+            proposal=pb.Proposal(only=True),
+        )
+        with pytest.raises(Invalid, match="has no owner"):
+            lake.transport.alter_table(proposal)
+        assert lake.proposals() == []
 
 
 def test_a_contract_is_read_at_every_cut(world: World, capsys: pytest.CaptureFixture[str]) -> None:

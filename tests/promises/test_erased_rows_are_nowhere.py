@@ -344,6 +344,19 @@ def test_rows_from_before_a_rescale_go(served: Served) -> None:
     assert table.scan().count() == USERS - 2
 
 
+def test_columns_keep_their_names_until_the_rows_are_found(served: Served) -> None:
+    """The condition names them: without its column an erasure could never end."""
+    table = fill(served)
+    asked = table.erase(where=f"name LIKE '%{marker(6)}%'", within=0)
+    for change_of_columns in ({"rename": {"name": "full_name"}}, {"drop": ["name"]}):
+        with pytest.raises(Conflict, match=f"until erasure {asked.id} has found its rows"):
+            table.alter(**change_of_columns)
+    table.alter(add={"more": pa.string()})
+    end(served, asked)
+    served.lake.table(NAME).alter(rename={"name": "full_name"})
+    assert places(served, 6) == []
+
+
 def test_dead_letters_of_a_table_that_is_gone_are_not_forgotten(served: Served) -> None:
     """The table is removed before its rows were looked for: nobody can judge its letters, so they have to go."""
     table = fill(served)

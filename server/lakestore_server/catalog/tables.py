@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from lakestore import evolution
 from lakestore.errors import Conflict, Invalid, LimitReached, NeedsApproval, NotFound
-from lakestore.evolution import SetContract
+from lakestore.evolution import DropColumn, RenameColumn, SetContract
 from lakestore.iceberg.values import decimal_of, fixed_of
 from lakestore.limits import Limits
 from lakestore.model import alteration, dead_letter_table
@@ -288,6 +288,8 @@ def add_alteration(
     made = altered(held, steps, limits)
     if made == held.table:
         return made
+    if any(isinstance(step, RenameColumn | DropColumn) for step in steps):
+        state.view.refuse_searching(held.table)
     owners.check_steps(held.table, made, steps, by)
     if made.contract is not None and made.contract != held.table.contract:
         TableRules(made)  # `Invalid` for a rule that no write can check
@@ -393,6 +395,8 @@ class TableVerbs:
         if request.proposal.only:
             table = self._engine.view.meant(request.table, request.table_uuid).table
             table.refuse_change()
+            if contracts:
+                self._checked(request, steps, by, is_shown=True)
             raise self._propose(table, steps, replace(by, action="propose"), request.proposal)
 
         if request.check_only:

@@ -23,7 +23,7 @@ from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.catalog_change import Pointer, SqlView, TierRecord
 from lakestore_server.state.chunk import CHANGE, PREV, Chunk, Position
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
-from lakestore_server.state.erasure import Erasure
+from lakestore_server.state.erasure import Erasure, ErasureStep
 from lakestore_server.state.rescale import FormerTable, Rescale
 from lakestore_server.state.subscription import Subscription
 
@@ -344,6 +344,15 @@ class View:
                 f"rows of table {table.name} are being erased (erasure {held.id}): wait for its end, which"
                 f" `lakestore erase {table.name} --list` shows"
             )
+
+    def refuse_searching(self, table: Table) -> None:
+        """`Conflict` while the rows of an erasure are still looked for: its condition names columns as they are."""
+        for held in self.erasures.values():
+            if held.step is ErasureStep.ROWS and any(each.uuid == table.uuid for each in held.tables):
+                raise Conflict(
+                    f"columns of table {table.name} keep their names until erasure {held.id} has found its rows:"
+                    f" `lakestore erase {table.name} --list` shows how far it is"
+                )
 
     def refuse_copy(self, table: Table) -> None:
         """`Conflict` if a table is the copy of a running rescale or replay: its definition, name and changes are the
