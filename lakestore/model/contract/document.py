@@ -81,9 +81,15 @@ class Entry:
             raise self.error(f"is an object, not {excerpt(self.value)}")
         if self.value.get(name) is None:
             return None
-        # A key that a YAML merge brings has no node here; the object's own line stands for it.
         node = next((value for key, value in self.node.value if key.value == name), self.node)
         return Entry(self.value[name], node, f"{self.path}.{name}" if self.path else name)
+
+    def fields(self) -> Iterator[tuple[str, Entry]]:
+        """The keys of an object that are texts, with their values that are not null, in one pass."""
+        for key, node in self.node.value if isinstance(self.value, dict) else ():
+            if self.value.get(key.value) is not None:
+                name = str(key.value)
+                yield name, Entry(self.value[name], node, f"{self.path}.{name}" if self.path else name)
 
     def keys(self) -> Iterator[Entry]:
         """The keys of an object as entries, in the order of the document."""
@@ -194,8 +200,7 @@ def check_properties(root: Entry) -> None:
         elif isinstance(entry.value, dict):
             if entry.field("customProperties"):
                 custom_properties(entry, _KNOWN_AT.get(key, ()))
-            parts = [(name, entry.field(name)) for name in entry.value if isinstance(name, str)]
-            places += [(part, name) for name, part in parts if part is not None and name != "customProperties"]
+            places += [(part, name) for name, part in entry.fields() if name != "customProperties"]
 
 
 _KNOWN_AT = {
@@ -230,4 +235,32 @@ class _Loader(yaml_text.UniqueKeysLoader):
 def _composed(text: str) -> yaml.Node:
     node = yaml.compose(text, Loader=_Loader)
     assert node is not None  # `values` has read it
+    _unfold_merges(node, set())
     return node
+
+
+def _unfold_merges(node: yaml.Node, done: set[int]) -> None:
+    """Put the keys that a YAML merge brings into its object, as the parser does with the values: own keys win, then the
+    earlier object of a list."""
+    if id(node) in done:
+        return
+    done.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _unfold_merges(item, done)
+    elif isinstance(node, yaml.MappingNode):
+        for _, value in node.value:
+            _unfold_merges(value, done)
+        merged = [value for key, value in node.value if key.tag == _MERGE]
+        if merged:
+            objects = [each for value in merged for each in _objects(value)]
+            own = [pair for pair in node.value if pair[0].tag != _MERGE]
+            pairs = {key.value: (key, value) for each in reversed(objects) for key, value in each.value}
+            node.value = list((pairs | {key.value: (key, value) for key, value in own}).values())
+
+
+def _objects(merged: yaml.Node) -> list[yaml.Node]:
+    return list(merged.value) if isinstance(merged, yaml.SequenceNode) else [merged]
+
+
+_MERGE = "tag:yaml.org,2002:merge"

@@ -7,9 +7,12 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from lakestore.model.contract.document import Entry, column_name, custom_properties, properties, stored_columns
@@ -24,6 +27,8 @@ SIGNS = {"minimum": "<", "exclusiveMinimum": "<=", "maximum": ">", "exclusiveMax
 LENGTHS = {"minLength": "<", "maxLength": ">", "minItems": "<", "maxItems": ">"}
 OPTIONS = (*SIGNS, *LENGTHS, PATTERN, MULTIPLE_OF)
 """The logicalTypeOptions that are rules. The others describe the type."""
+RULES_MAX = 5_000
+"""Rules and checks of a table. Each is asked of every batch."""
 _TYPE_OPTIONS = (
     "timezone",
     "defaultTimezone",
@@ -120,6 +125,7 @@ class _Reader:
         self._rules: list[Rule] = []
         self._tests: list[TestOnly] = []
         self._names: set[str] = set()
+        self._repeats: Counter[str] = Counter()
 
     def rules(self) -> Rules:
         for column in stored_columns(self._table):
@@ -166,8 +172,9 @@ class _Reader:
         for key in options.keys() if options else ():
             option = str(key.value)
             if option in OPTIONS:
-                value = options.value[option] if options else None
-                self._add(key, f"{name}.{option}", option, (name,), value, actions.of(option))
+                value = options.field(option) if options else None
+                argument = None if value is None else _exact(value)
+                self._add(key, f"{name}.{option}", option, (name,), argument, actions.of(option))
             elif option == "format" and is_text:
                 self._test(key, f"{name}.format", (name,), "the format of a text is a remark: write a pattern")
             elif option not in ("format", ENUM, *_TYPE_OPTIONS):
@@ -238,16 +245,18 @@ class _Reader:
         return tuple(self._columns[each.value] for each in names.entries())
 
     def _add(self, at: Entry, name: str, kind: str, columns: tuple[str, ...], argument: Any, action: str) -> None:
-        self._rules.append(Rule(self._free(name), kind, columns, argument, action, at.line))
+        self._rules.append(Rule(self._free(at, name), kind, columns, argument, action, at.line))
 
     def _test(self, at: Entry, name: str, columns: tuple[str, ...], reason: str) -> None:
-        self._tests.append(TestOnly(self._free(name), columns, reason, at.line, at))
+        self._tests.append(TestOnly(self._free(at, name), columns, reason, at.line, at))
 
-    def _free(self, name: str) -> str:
-        free, number = name, 1
+    def _free(self, at: Entry, name: str) -> str:
+        free = name
         while free in self._names:
-            number += 1
-            free = f"{name}#{number}"
+            self._repeats[name] += 1
+            free = f"{name}#{self._repeats[name] + 1}"
+        if len(self._names) == RULES_MAX:
+            raise at.error(f"is one check too many: a table has at most {RULES_MAX:,} rules and checks")
         self._names.add(free)
         return free
 
@@ -292,12 +301,23 @@ def _action(said: Entry) -> str:
 def _value(said: Entry) -> Any:
     if not isinstance(said.value, dict) or said.value.get("value") is None:
         raise said.error("is an object with a value")
-    return said.value["value"]
+    return _exact(said.field("value") or said)
+
+
+def _exact(said: Entry) -> Any:
+    """A value in which a number with a point has all digits that the document has."""
+    if isinstance(said.value, float) and math.isfinite(said.value):
+        try:
+            exact = Decimal(said.node.value.replace("_", ""))
+        except ArithmeticError:  # a number to the base 60
+            return said.value
+        return said.value if Decimal(repr(said.value)) == exact else exact
+    return said.value
 
 
 def _values(said: Entry) -> tuple[Any, ...]:
     """The values of a list without null: `required` alone decides whether a value may be null."""
-    return tuple(each.value for each in said.entries() if each.value is not None)
+    return tuple(_exact(each) for each in said.entries() if each.value is not None)
 
 
 def _threshold(quality: Mapping[str, Any]) -> str:

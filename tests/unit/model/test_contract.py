@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from lakestore.errors import Invalid
 from lakestore.evolution import SetContract
 from lakestore.model.contract import document
 from lakestore.model.contract.contract import Contract
+from lakestore.model.contract.rules import RULES_MAX
 from lakestore.model.table import Table, define
 from lakestore.model.token import position_of
 from tests.support.served import Served
@@ -132,3 +134,46 @@ def test_a_yaml_merge_and_an_alias_have_values() -> None:
     text = DOCUMENT.replace("status: active", "tags: &more [a]\nx: &base {kind: DataContract}")
     root = document.parse(text.replace("kind: DataContract\nid", "<<: {kind: DataContract}\nid", 1))
     assert root.text("kind") == "DataContract"
+
+
+def test_rules_and_columns_that_a_yaml_merge_brings_are_rules() -> None:
+    columns = """
+      - {name: id, logicalType: integer, logicalTypeOptions: &low {minimum: 0, maximum: 9}}
+      - &count {name: n, logicalType: integer, required: true, enum: [{value: 1}], logicalTypeOptions: {<<: *low}}
+      - {<<: [{maximum: 1, logicalTypeOptions: {<<: *low, maximum: 5}}, *count], name: m}
+"""
+    text = DOCUMENT[: DOCUMENT.index("      - {name: id")] + columns.lstrip("\n")
+    contract = Contract(text, "orders")
+    assert {rule.name: rule.argument for rule in contract.rules.at_write} == {
+        "id.minimum": 0,
+        "id.maximum": 9,
+        "n.required": None,
+        "n.enum": (1,),
+        "n.minimum": 0,
+        "n.maximum": 9,
+        "m.required": None,
+        "m.enum": (1,),
+        "m.minimum": 0,
+        "m.maximum": 5,
+    }
+    assert contract.rules.in_test == ()
+
+
+def test_a_number_of_a_rule_has_all_its_digits() -> None:
+    column = "{name: note, logicalTypeOptions: {maximum: 99999999999999999.99, minimum: 0.1}, enum: [{value: 1.50}]}"
+    rules = Contract(DOCUMENT.replace("{name: note, logicalType: string}", column), "orders").rules.at_write
+    assert [rule.argument for rule in rules[1:]] == [(1.5,), Decimal("99999999999999999.99"), 0.1]
+
+
+def test_checks_of_a_table_are_bounded_and_those_of_one_name_are_numbered() -> None:
+    check = "    quality:\n      - &check {type: library, metric: nullValues, mustBe: 1}\n"
+    for others, fits in ((RULES_MAX - 2, True), (RULES_MAX - 1, False)):
+        text = DOCUMENT.replace(
+            "    customProperties:", check + "      - *check\n" * others + "    customProperties:", 1
+        )
+        if fits:
+            names = [test.name for test in Contract(text, "orders").rules.in_test]
+            assert names[:2] + names[-1:] == ["nullValues", "nullValues#2", f"nullValues#{others + 1}"]
+        else:
+            with pytest.raises(Invalid, match="is one check too many: a table has at most 5,000 rules and checks"):
+                _ = Contract(text, "orders").rules
