@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Exhausted, Invalid
+from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.contract import rules as rule_kinds
 from lakestore.model.contract.rules import LENGTHS, SIGNS, Rule, quoted
 from lakestore.model.outside_values import excerpt
@@ -71,10 +72,15 @@ class RowChecks:
         """
         present = names or {}
         self._contract = {now: name for name, now in present.items() if now != name}
+        for column in table.columns:
+            if present.get(column.name, column.name) != column.name and column.name not in self._contract:
+                # A later column with the old name of a renamed one: no rule can mean it.
+                self._contract[column.name] = f"{column.name} (column {column.id})"
         columns = tuple(replace(each, name=self._name(each.name)) for each in table.columns)
         self._table = _view(table, columns)
         self._unique: list[Rule] = []
         self._key = tuple(self._name(name) for name in table.primary_key)
+        self._last_wins = table.merge.engine == "upsert"
         self._checks: list[_Check] = []
         for rule in rules:
             self._add(rule, table)
@@ -88,12 +94,16 @@ class RowChecks:
             if name not in self._table.schema.names:
                 raise Invalid(f"table {table.name}: rule {rule.where}: the table has no column {name!r}")
         if rule.kind == rule_kinds.UNIQUE:
+            for name in rule.columns:
+                if pa.types.is_nested(kind := self._table.column(name).arrow.type):
+                    raise Invalid(f"table {table.name}: rule {rule.where} is not for a column of {kind}")
             if not (self._key and set(self._key) <= set(rule.columns)):
                 _check_whole(rule, frozenset(rule.columns) - set(self._key), table)
                 self._unique.append(rule)
             return
         try:
             bad = _filter(rule, self._table)
+            _check_sent(bad)
         except (Invalid, pa.ArrowException) as error:
             why = error.message if isinstance(error, Invalid) else str(error)
             raise Invalid(f"table {table.name}: rule {rule.where} cannot be checked at a write: {why}") from error
@@ -103,12 +113,17 @@ class RowChecks:
         self._checks.append(check)
 
     def violations(
-        self, batch: pa.RecordBatch, given: Collection[str] | None = None, kept: Sequence[KeptValues] = ()
+        self,
+        batch: pa.RecordBatch,
+        given: Collection[str] | None = None,
+        kept: Sequence[KeptValues] = (),
+        gone: Ints | None = None,
     ) -> list[Violation]:
         """The broken rules in their order, with their rows.
 
         `given` are the present names of the columns that the rows bring; None: all. `kept` are the columns that rows
-        leave as they are. A rule on columns that a row does not bring is not asked.
+        leave as they are. A rule on columns that a row does not bring is not asked. `gone` are rows that are not stored
+        anyway. Such rows, and rows that break another rule, repeat no value.
         """
         if not batch.num_rows or not self.rules:
             return []
@@ -120,10 +135,26 @@ class RowChecks:
             brought = {self._name(name) for name in given}
             checks = [check for check in checks if check.columns <= brought]
         broken = {check.rule.name: np.flatnonzero(bad) for check, bad in _bad_rows(checks, named, kept)}
+        stays = np.ones(batch.num_rows, dtype=np.bool_)
+        stays[_NONE if gone is None else gone] = False
+        for check in checks:
+            if check.rule.action != rule_kinds.COUNT:
+                stays[broken.get(check.rule.name, _NONE)] = False
         for rule in self._unique:
             if given is None or set(rule.columns) <= brought:
-                broken[rule.name] = self._repeated(rule, named)
+                rows = np.flatnonzero(stays)
+                some = named if len(rows) == named.num_rows else named.take(pa.array(rows))
+                broken[rule.name] = rows[self._repeated(rule, some)]
+                if rule.action != rule_kinds.COUNT:
+                    stays[broken[rule.name]] = False
         return [Violation(rule, rows) for rule in self.rules if len(rows := broken.get(rule.name, _NONE))]
+
+    def columns_of(self) -> dict[str, frozenset[str]]:
+        """Name of each rule to the present names of the columns that it reads."""
+        present = {said: name for name, said in self._contract.items()}
+        read = {check.rule.name: check.columns for check in self._checks}
+        read |= {rule.name: frozenset(rule.columns) for rule in self.rules if rule.name not in read}
+        return {rule: frozenset(present.get(name, name) for name in names) for rule, names in read.items()}
 
     def _repeated(self, rule: Rule, batch: pa.RecordBatch) -> Ints:
         """Rows whose values an earlier row of another key has in this batch. Nulls equal nothing."""
@@ -131,6 +162,8 @@ class RowChecks:
         rows = np.arange(batch.num_rows)
         if self._key:
             keys, _ = _codes(batch, self._key)
+            if not self._last_wins:  # any row of the key may be the one that is stored
+                keys = keys * (int(values.max()) + 1) + values
             last = np.zeros(len(keys), dtype=np.bool_)
             last[len(keys) - 1 - np.unique(keys[::-1], return_index=True)[1]] = True
             valid = valid & last  # an earlier row of the key is replaced by the last one
@@ -202,11 +235,20 @@ def _codes(batch: pa.RecordBatch, columns: Sequence[str]) -> tuple[Ints, Flags]:
         column = batch.column(name)
         if column.null_count:
             valid &= column.is_valid().to_numpy(zero_copy_only=False)
+        if pa.types.is_floating(column.type):
+            column = pc.add(column, pa.scalar(0, column.type))  # -0.0 becomes 0.0, which it equals
         part = column.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
         codes = codes * (int(part.max()) + 1) + part if len(columns) > 1 else part.astype(np.int64)
         if len(columns) > 2:
             codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
     return codes, valid
+
+
+def _check_sent(bad: RowFilter) -> None:
+    """Refuse a condition on columns that the commit itself makes."""
+    made = [name for name in bad.columns if name in SYSTEM_TYPES]
+    if made:
+        raise Invalid(f"column {made[0]!r} has no value before the commit")
 
 
 def _check_whole(rule: Rule, columns: frozenset[str], table: Table) -> None:
@@ -244,8 +286,10 @@ def _filter(rule: Rule, table: Table) -> RowFilter:
     if rule.kind in SIGNS:
         return condition_text.parse(f"{quoted(name)} {SIGNS[rule.kind]} {_literal(rule.argument)}", table)
     if rule.kind == rule_kinds.MULTIPLE_OF:
-        if not (pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
-            raise Invalid(f"multipleOf is for integers and decimals, and the column is {kind}")
+        if not pa.types.is_integer(kind):
+            raise Invalid(f"multipleOf is for integers, and the column is {kind}")
+        if type(rule.argument) not in (int, float, Decimal) or rule.argument <= 0:
+            raise Invalid(f"multipleOf is a number above 0, not {excerpt(rule.argument)}")
         return condition_text.parse(f"{quoted(name)} % {_literal(rule.argument)} <> 0", table)
     if rule.kind in (rule_kinds.ENUM, rule_kinds.MISSING):
         return _listed(rule, name, table)
@@ -279,8 +323,8 @@ def _length(rule: Rule, name: str, kind: pa.DataType) -> RowFilter:
         (pa.types.is_binary, pc.binary_length, ("minLength", "maxLength")),
         (pa.types.is_list, pc.list_value_length, ("minItems", "maxItems")),
     ]
-    if type(rule.argument) is not int or rule.argument < 0:
-        raise Invalid(f"{rule.kind} is a number from 0 on, not {excerpt(rule.argument)}")
+    if type(rule.argument) is not int or not 0 <= rule.argument < 1 << 63:
+        raise Invalid(f"{rule.kind} is a number from 0 to 2^63, not {excerpt(rule.argument)}")
     for fits, length, kinds in steps:
         if fits(kind) and rule.kind in kinds:
             long = length(column)

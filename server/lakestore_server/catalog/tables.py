@@ -291,8 +291,7 @@ def add_alteration(
     if any(isinstance(step, RenameColumn | DropColumn) for step in steps):
         state.view.refuse_searching(held.table)
     owners.check_steps(held.table, made, steps, by)
-    if made.contract is not None and made.contract != held.table.contract:
-        TableRules(made)  # `Invalid` for a rule that no write can check
+    _check_altered_rules(held.table, made)
     made = alteration.with_old_names(held.table, made, record.clock_us)
     made = stamped(made, held.versions.tables, by.name, record)
     record.alter += [made, *altered_copy(state.view, made)]
@@ -301,6 +300,15 @@ def add_alteration(
         decision = contract_decision(by, made.contract, [step for step in steps if not isinstance(step, SetContract)])
     decision.add(state.view, record, made if made.contract else held.table)
     return made
+
+
+def _check_altered_rules(before: Table, made: Table) -> None:
+    """Refuse an alteration after which a write cannot check a rule, or a rule reads another column."""
+    if made.contract is None or (made.contract, made.columns) == (before.contract, before.columns):
+        return
+    if made.contract == before.contract:
+        TableRules(before).check_same_names(made)
+    TableRules(made)
 
 
 def contract_decision(by: Decision, contract: Contract | None, others: Sequence[evolution.Step] = ()) -> Decision:

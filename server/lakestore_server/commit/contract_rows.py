@@ -130,6 +130,21 @@ class TableRules:
                         " required: make the column optional first, or give the rule another action"
                     )
 
+    def check_same_names(self, made: Table) -> None:
+        """Refuse an alteration of a column that a rule reads and that the contract does not describe: a condition finds
+        it by its name."""
+        assert self.table.contract is not None
+        described = {number for _, number in self.table.contract.bound}
+        names = {column.id: column.name for column in made.columns}
+        ids = {column.name: column.id for column in self.table.columns}
+        for rule, read in self._checks.columns_of().items():
+            for name in sorted(read):
+                if ids[name] not in described and names.get(ids[name]) != name:
+                    raise Invalid(
+                        f"table {made.name}: rule {rule!r} of the contract names column {name!r}, which the contract"
+                        " does not describe, so the column keeps its name: apply a contract that describes it first"
+                    )
+
     def loose(self, given: Collection[int]) -> Table:
         """The table for rows as sent: a null in a column with the rule `required` is left to the rule.
 
@@ -161,7 +176,10 @@ class TableRules:
         """
         brought = [c.name for c in self.table.columns if c.id in given] if self._is_partly else None
         keeps = [KeptValues(frozenset(self._ids[each] for each in columns), rows) for columns, rows in kept]
-        violations = [*(timed.violations if timed else ()), *self._checks.violations(batch, brought, keeps)]
+        late = timed.violations if timed else ()
+        gone = [each.rows for each in late if each.rule.action in (*GONE, REFUSE)]
+        rows = np.concatenate(gone) if gone else None
+        violations = [*late, *self._checks.violations(batch, brought, keeps, rows)]
         if not violations:
             return NOTHING
         refusing = (REFUSE, DEAD_LETTER) if refuses else (REFUSE,)

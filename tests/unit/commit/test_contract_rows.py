@@ -220,6 +220,35 @@ def test_a_contract_with_a_rule_that_no_write_can_check_is_refused_whole(tmp_pat
             table.upsert([{"id": 1, "whom": "bob"}])
 
 
+def test_a_column_that_only_a_condition_names_keeps_its_name(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        undescribed = document([column("id", primaryKey=True)], "refuse", [no_rows("status = 'odd'")])
+        table = orders(served.lake, undescribed)
+        rename, add = ls.evolution.RenameColumn("status", "state"), ls.evolution.AddColumn("status", pa.string())
+        for steps in ([rename], [ls.evolution.DropColumn("status")], [rename, add]):
+            with pytest.raises(Invalid, match="names column 'status', which the contract does not describe"):
+                table.alter(*steps)
+        table.alter(ls.evolution.RenameColumn("amount", "price")).upsert([{"id": 1, "who": "ann", "status": "new"}])
+        described = document([column("id", primaryKey=True), column("status")], "refuse", [no_rows("status = 'odd'")])
+        table = table.alter(SetContract(described, "orders")).alter(rename, add)
+        with pytest.raises(Violated, match="state = 'odd'"):
+            table.upsert([{"id": 2, "who": "ann", "state": "odd", "status": "new"}])
+        table.upsert([{"id": 2, "who": "ann", "state": "new", "status": "odd"}])
+
+
+def test_a_dead_letter_repeats_no_value(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        columns = (column("id", primaryKey=True), column("who", unique=True), COLUMNS[2])
+        table = orders(served.lake, document(columns, "dead_letter"))
+        table.upsert([order(1, "ann"), order(1, "bob", -1), order(2, "ann"), order(3, "eve", -1), order(4, "eve")])
+        assert rows(table) == [1, 4]
+        assert [(row["kafka_offset"], row["code"]) for row in letters(served.lake)] == [
+            (1, "amount.minimum"),
+            (2, "who.unique"),
+            (3, "amount.minimum"),
+        ]
+
+
 def test_log_tables_have_rules_and_repeated_values_are_those_of_a_batch(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         columns = (column("id", unique=True), column("who", required=True))

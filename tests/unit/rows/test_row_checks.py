@@ -155,6 +155,47 @@ def test_repeated_values_are_of_other_keys_and_never_null() -> None:
     assert repeated([*rows, {"id": 2, "word": "a", "n": 1}], ("id", "word"), log) == [5]
 
 
+def test_rows_that_are_not_stored_repeat_no_value() -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "word": "a", "n": 1},
+        {"id": 1, "word": "b", "n": -1},
+        {"id": 2, "word": "a", "n": 1},
+        {"id": 3, "word": "c", "n": -1},
+        {"id": 4, "word": "c", "n": 1},
+        {"id": 5, "word": "d", "n": 1},
+        {"id": 6, "word": "d", "n": 1},
+    ]
+    for action, repeated in (("dead_letter", [2, 6]), ("count", [4, 6])):
+        rules = [Rule("u", "unique", ("word",)), Rule("n", "minimum", ("n",), 0, action)]
+        found = {each.rule.name: each.rows.tolist() for each in RowChecks(rules, TABLE).violations(batch(rows))}
+        assert found == {"u": repeated, "n": [1, 3]}
+    only = RowChecks([Rule("u", "unique", ("word",))], TABLE)
+    assert [each.rows.tolist() for each in only.violations(batch(rows), gone=np.array([1, 5]))] == [[2, 4]]
+
+
+@pytest.mark.parametrize("engine", ["first_row", "versioned(n)", "partial"])
+def test_any_row_of_a_key_may_be_stored_where_the_last_one_does_not_win(engine: str) -> None:
+    rows = [{"id": 1, "word": "a", "n": 2}, {"id": 1, "word": "b", "n": 1}, {"id": 2, "word": "a", "n": 1}]
+    again = [{"id": 1, "word": "a", "n": 1}, {"id": 1, "word": "a", "n": 2}, {"id": 2, "n": 1}]
+    checks = RowChecks([Rule("u", "unique", ("word",))], define("d.t", SCHEMA, primary_key=["id"], merge=engine))
+    assert [each.rows.tolist() for each in checks.violations(batch(rows))] == [[2]]
+    assert checks.violations(batch(again)) == []
+
+
+def test_zero_repeats_minus_zero() -> None:
+    rows = [{"id": 1, "ratio": 0.0}, {"id": 2, "ratio": -0.0}, {"id": 3, "ratio": 1.0}]
+    [found] = RowChecks([Rule("u", "unique", ("ratio",))], TABLE).violations(batch(rows))
+    assert found.rows.tolist() == [1]
+
+
+def test_a_new_column_with_the_old_name_of_a_renamed_one_is_another_column() -> None:
+    both = define("d.t", pa.schema([("id", pa.int64()), ("n", pa.int32()), ("amount", pa.int32())]), primary_key=["id"])
+    rows = pa.record_batch({"id": [1, 2], "n": pa.array([-1, 1], pa.int32()), "amount": pa.array([1, -1], pa.int32())})
+    for rule in (Rule("r", "sql", (), "n < 0"), Rule("r", "minimum", ("n",), 0)):
+        [found] = RowChecks([rule], both, {"n": "amount"}).violations(rows)
+        assert found.rows.tolist() == [1]
+
+
 def test_columns_that_a_row_does_not_bring_are_not_asked() -> None:
     rules = [Rule("w", "required", ("word",)), Rule("n", "required", ("n",))]
     checks = RowChecks(rules, TABLE)
@@ -177,8 +218,13 @@ def test_columns_that_a_row_does_not_bring_are_not_asked() -> None:
         ("pattern", "n", "x", "a pattern is for texts"),
         ("pattern", "word", "(?=x)", "cannot be checked at a write"),
         ("minLength", "n", 1, "minLength is not for a column of int32"),
-        ("minLength", "word", -1, "is a number from 0 on"),
-        ("multipleOf", "ratio", 2, "is for integers and decimals"),
+        ("minLength", "word", -1, "is a number from 0 to 2^63"),
+        ("maxLength", "word", 10**30, "is a number from 0 to 2^63"),
+        ("multipleOf", "ratio", 2, "is for integers"),
+        ("multipleOf", "price", 2, "is for integers"),
+        ("multipleOf", "n", 0, "is a number above 0"),
+        ("unique", "tags", None, "is not for a column of list"),
+        ("sql", "", "__offset > 1", "has no value before the commit"),
         ("sql", "", "n > (SELECT 1)", "cannot be checked at a write"),
         ("sql", "", "absent > 1", "has no column 'absent'"),
         ("required", "absent", None, "has no column 'absent'"),
