@@ -215,10 +215,11 @@ def violations(changes: Sequence[Change], error: Violated) -> dict[int, RuleRows
     return found
 
 
-def add_to(commit: Commit, table: str, changes: Sequence[Change], *, keyed: bool) -> None:
-    """Add changes to a commit."""
+def add_to(commit: Commit, table: str, changes: Sequence[Change], *, keyed: bool, inserts: bool = False) -> None:
+    """Add changes to a commit. With `inserts` a row whose key exists changes nothing."""
     for change in changes:
         put: Callable[..., Any] = commit.upsert if keyed else commit.append
+        put = commit.insert_if_absent if inserts else put
         if change.is_delete:
             commit.delete(table, change.batch)
         elif change.keep:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lakestore.model.table import Table
 
 _KEEP = "lakestore-keep"
-_DELETE = ("lakestore-change", b"delete")
+_DELETE, _INSERT = ("lakestore-change", b"delete"), ("lakestore-change", b"insert")
 _BY_SERVER = "bridge = ''"
 
 
@@ -53,13 +53,17 @@ class RowReplay:
         chosen = replace(selection, where=where)
         with RemovalLease(self._lake, self._table) as taking:
             for chunk in dead_letters.chunks(self._lake, taking.letters, chosen, [*SCHEMA.names, STORED]):
-                order = [(STORED, "ascending"), *((name, "ascending") for name in KEY)]
-                self._replay(chunk.take(pc.sort_indices(chunk, order)), definition, taking)
+                self._replay(chunk.take(pa.array(_as_sent(chunk))), definition, taking)
                 if self._progress is not None:
                     self._progress(self._counts)
         return self._counts
 
     def _replay(self, letters: pa.RecordBatch, table: Table, taking: RemovalLease) -> None:
+        """Replay letters in their order. Rows of inserts are inserted again, so they replace nothing."""
+        for start, end in _runs(letters):
+            self._replay_run(letters.slice(start, end - start), table, taking)
+
+    def _replay_run(self, letters: pa.RecordBatch, table: Table, taking: RemovalLease) -> None:
         start = 0
         for chunk in _chunks(letters, table):
             some = letters.slice(start, chunk.count)
@@ -76,7 +80,7 @@ class RowReplay:
         try:
             with taking.registers.commit(taking.next()) as commit:
                 commit.refuses_dead_letters = True
-                add_to(commit, self._table, changes, keyed=table.keyed)
+                add_to(commit, self._table, changes, keyed=table.keyed, inserts=_is_insert(letters)[0])
                 commit.delete(taking.letters, letters.select(list(KEY)))
             self._counts.applied += len(letters)
         except Violated as error:
@@ -110,6 +114,27 @@ class RowReplay:
     def _fail(self, code: str, sentence: str) -> None:
         self._counts.failed += 1
         self._counts.examples.setdefault(code, sentence)
+
+
+def _as_sent(letters: pa.RecordBatch) -> list[int]:
+    """The order in which rows were sent: by time of the commit, then by source, whose numbers are no texts."""
+    stored, sources, offsets = (letters.column(name).to_pylist() for name in (STORED, *KEY))
+    parts = [[(len(part) if part.isdigit() else 0, part) for part in source.split("/")] for source in sources]
+    return sorted(range(len(letters)), key=lambda row: (stored[row], parts[row], offsets[row]))
+
+
+def _is_insert(letters: pa.RecordBatch) -> list[bool]:
+    return [
+        any((header["name"], header["value"]) == _INSERT for header in headers or ())
+        for headers in letters.column("headers").to_pylist()
+    ]
+
+
+def _runs(letters: pa.RecordBatch) -> list[tuple[int, int]]:
+    """Start and end of each run of letters that are all of inserts, or none is."""
+    is_insert = _is_insert(letters)
+    starts = [row for row in range(len(letters)) if not row or is_insert[row] != is_insert[row - 1]]
+    return list(zip(starts, [*starts[1:], len(letters)], strict=True))
 
 
 def _chunks(letters: pa.RecordBatch, table: Table) -> Iterator[Chunk]:

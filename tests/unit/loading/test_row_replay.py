@@ -178,3 +178,29 @@ def test_a_delete_that_became_a_letter_is_replayed_as_a_delete(lake: ls.Lake) ->
     assert replay(lake, overwrite=True).applied == 1
     assert table.scan(["id"]).to_arrow().column("id").to_pylist() == [2]
     assert codes(lake) == []
+
+
+def test_an_insert_that_became_a_letter_replaces_no_row(lake: ls.Lake) -> None:
+    table = orders(lake, merge="upsert")
+    with lake.producer("p").commit() as commit:
+        commit.insert_if_absent(ORDERS, [{"id": 1, "n": -1}, {"id": 2, "n": -2}])
+    table.upsert([{"id": 1, "n": 7}, {"id": 3, "n": -3}])
+    assert codes(lake) == ["n.minimum"] * 3
+    table.alter(rules(-5))
+    assert (replay(lake, overwrite=True).applied, codes(lake)) == (3, [])
+    found = table.scan(["id", "n"]).to_arrow().sort_by("id").to_pylist()
+    assert found == [{"id": 1, "n": 7}, {"id": 2, "n": -2}, {"id": 3, "n": -3}]
+
+
+def test_letters_of_one_time_come_back_in_the_order_of_their_requests(lake: ls.Lake) -> None:
+    table = orders(lake, merge="upsert")
+    table.upsert([{"id": 1, "n": -1}])
+    table.upsert([{"id": 1, "n": -2}])
+    stored = lake.table(DLQ).scan().to_arrow().sort_by("value").to_pylist()
+    lake.table(DLQ).delete([{name: row[name] for name in ("kafka_source", "kafka_offset")} for row in stored])
+    for row, sequence in zip(stored, (9, 10), strict=True):
+        row["kafka_source"] = f"commit/p/0/{sequence}/0"
+    lake.table(DLQ).upsert(stored)
+    table.alter(rules(-5))
+    assert replay(lake, overwrite=True).applied == 2
+    assert table.scan(["id", "n"]).to_arrow().to_pylist() == [{"id": 1, "n": -2}]
