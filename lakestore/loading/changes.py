@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -215,14 +216,24 @@ def violations(changes: Sequence[Change], error: Violated) -> dict[int, RuleRows
     return found
 
 
-def add_to(commit: Commit, table: str, changes: Sequence[Change], *, keyed: bool, inserts: bool = False) -> None:
-    """Add changes to a commit. With `inserts` a row whose key exists changes nothing."""
+def add_to(
+    commit: Commit,
+    table: str,
+    changes: Sequence[Change],
+    *,
+    keyed: bool,
+    inserts: bool = False,
+    as_of: Sequence[datetime | None] = (),
+) -> None:
+    """Add changes to a commit. With `inserts` a row whose key exists changes nothing. `as_of` are the times of late
+    rows, by their numbers."""
     for change in changes:
         put: Callable[..., Any] = commit.upsert if keyed else commit.append
         put = commit.insert_if_absent if inserts else put
         if change.is_delete:
             commit.delete(table, change.batch)
-        elif change.keep:
-            commit.upsert(table, change.batch, keep=change.keep)
+        elif change.keep or any(as_of):
+            due = [as_of[row] for row in change.rows.tolist()] if any(as_of) else None
+            commit.upsert(table, change.batch, keep=change.keep, as_of=due)
         else:
             put(table, change.batch)

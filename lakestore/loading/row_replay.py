@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,12 +25,13 @@ from lakestore.loading.changes import Changes, add_to, violations
 from lakestore.loading.files import File, Stdin
 from lakestore.loading.progress import Place
 from lakestore.loading.reading import Bools, Chunk, ColumnRequest, Options
+from lakestore.model.times import moment_of
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
     from lakestore.model.table import Table
 
-_KEEP = "lakestore-keep"
+_KEEP, _AS_OF = "lakestore-keep", "lakestore-as-of"
 _DELETE, _INSERT = ("lakestore-change", b"delete"), ("lakestore-change", b"insert")
 _BY_SERVER = "bridge = ''"
 
@@ -80,7 +82,8 @@ class RowReplay:
         try:
             with taking.registers.commit(taking.next()) as commit:
                 commit.refuses_dead_letters = True
-                add_to(commit, self._table, changes, keyed=table.keyed, inserts=_is_insert(letters)[0])
+                inserts, as_of = _is_insert(letters)[0], _as_of(letters)
+                add_to(commit, self._table, changes, keyed=table.keyed, inserts=inserts, as_of=as_of)
                 commit.delete(taking.letters, letters.select(list(KEY)))
             self._counts.applied += len(letters)
         except Violated as error:
@@ -128,6 +131,16 @@ def _is_insert(letters: pa.RecordBatch) -> list[bool]:
         any((header["name"], header["value"]) == _INSERT for header in headers or ())
         for headers in letters.column("headers").to_pylist()
     ]
+
+
+def _as_of(letters: pa.RecordBatch) -> list[datetime | None]:
+    """The time for which each late row was due."""
+    found: list[datetime | None] = [None] * len(letters)
+    for row, headers in enumerate(letters.column("headers").to_pylist()):
+        for header in headers or ():
+            if header["name"] == _AS_OF:
+                found[row] = moment_of(int(header["value"]))
+    return found
 
 
 def _runs(letters: pa.RecordBatch) -> list[tuple[int, int]]:

@@ -32,6 +32,8 @@ STAGE = "contract"
 """The stage of a dead letter that a rule of a contract made."""
 KIND, KEEP, AS_OF = "lakestore-change", "lakestore-keep", "lakestore-as-of"
 """Headers of a dead letter: the kind of the change, a column that the row keeps, and the time for which it was due."""
+NEVER = (1 << 63) - 1
+"""The time of a row without one: nothing is committed as late."""
 TABLES_KEPT = 1_024
 _compiled: dict[tuple[str, int, str], TableRules] = {}
 
@@ -322,7 +324,8 @@ def _headers(letters: Letters, kind: str) -> pa.Array:
             headers[row].append({"name": KEEP, "value": column.encode()})
     if letters.as_of is not None:
         for row, due in enumerate(letters.as_of.tolist()):
-            headers[row].append({"name": AS_OF, "value": str(due).encode()})
+            if due != NEVER:
+                headers[row].append({"name": AS_OF, "value": str(due).encode()})
     return pa.array(headers, SCHEMA.field("headers").type)
 
 

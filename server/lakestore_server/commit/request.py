@@ -35,7 +35,7 @@ from lakestore.rows.projection import Projection, check_present, rename_columns
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.arrays import flat_batch
 from lakestore_server.commit import contract_rows, contract_times
-from lakestore_server.commit.contract_rows import NOTHING, Outcome
+from lakestore_server.commit.contract_rows import NEVER, NOTHING, Outcome
 from lakestore_server.commit.contract_times import Arrival
 from lakestore_server.files.segment import extended
 from lakestore_server.host.quota import Claim
@@ -103,8 +103,6 @@ def key_of(batch: pa.RecordBatch, row: int, table: Table) -> str:
 
 
 Flags = npt.NDArray[np.bool_]
-NEVER = (1 << 63) - 1
-"""The time of a row without one: nothing is committed as late."""
 _KEEPING = ("upsert", "versioned")
 
 

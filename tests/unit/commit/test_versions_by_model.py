@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from lakestore.model.merge_engines import versioned
 from lakestore.model.table import Table, define
 from lakestore_server.arrays.grouping import Groups, Ints
+from lakestore_server.commit.contract_rows import NEVER
 from lakestore_server.commit.merge import kept_columns
 from lakestore_server.commit.merge.current_rows import CurrentRows
 from lakestore_server.commit.merge.versions import CameIn
-from lakestore_server.commit.request import NEVER, KeptColumns, RowMarks, TableChange
+from lakestore_server.commit.request import KeptColumns, RowMarks, TableChange
 from lakestore_server.index.keys import NO_KEYS
 from tests.model.merging import AS_OF, KEPT, Mark, Merged, Row
 from tests.support.seeds import examples

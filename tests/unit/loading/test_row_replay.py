@@ -204,3 +204,17 @@ def test_letters_of_one_time_come_back_in_the_order_of_their_requests(lake: ls.L
     table.alter(rules(-5))
     assert replay(lake, overwrite=True).applied == 2
     assert table.scan(["id", "n"]).to_arrow().to_pylist() == [{"id": 1, "n": -2}]
+
+
+def test_a_late_row_gives_way_when_it_is_replayed_too(lake: ls.Lake) -> None:
+    table = orders(lake, merge="versioned(n, within word)")
+    due = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    rows = [{"id": 1, "n": -1, "word": "a"}, {"id": 2, "n": -1, "word": "a"}, {"id": 3, "n": -1, "word": "a"}]
+    with lake.commit() as commit:
+        commit.upsert(ORDERS, rows, as_of=[due, None, due])
+    table.upsert([{"id": 1, "n": 7, "word": "b"}, {"id": 2, "n": 7, "word": "b"}])
+    assert codes(lake) == ["n.minimum"] * 3
+    table.alter(rules(-5))
+    assert (replay(lake).applied, codes(lake)) == (3, [])
+    found = table.scan(["id", "word"]).to_arrow().sort_by("id").to_pylist()
+    assert [row["word"] for row in found] == ["b", "a", "a"]
