@@ -175,8 +175,12 @@ def test_rows_that_are_not_stored_repeat_no_value() -> None:
 
 @pytest.mark.parametrize("engine", ["first_row", "versioned(n)", "partial"])
 def test_any_row_of_a_key_may_be_stored_where_the_last_one_does_not_win(engine: str) -> None:
-    rows = [{"id": 1, "word": "a", "n": 2}, {"id": 1, "word": "b", "n": 1}, {"id": 2, "word": "a", "n": 1}]
-    again = [{"id": 1, "word": "a", "n": 1}, {"id": 1, "word": "a", "n": 2}, {"id": 2, "n": 1}]
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "word": "a", "n": 2},
+        {"id": 1, "word": "b", "n": 1},
+        {"id": 2, "word": "a", "n": 1},
+    ]
+    again: list[dict[str, Any]] = [{"id": 1, "word": "a", "n": 1}, {"id": 1, "word": "a", "n": 2}, {"id": 2, "n": 1}]
     checks = RowChecks([Rule("u", "unique", ("word",))], define("d.t", SCHEMA, primary_key=["id"], merge=engine))
     assert [each.rows.tolist() for each in checks.violations(batch(rows))] == [[2]]
     assert checks.violations(batch(again)) == []
