@@ -230,10 +230,10 @@ def add_to(
     for change in changes:
         put: Callable[..., Any] = commit.upsert if keyed else commit.append
         put = commit.insert_if_absent if inserts else put
+        due = [as_of[row] for row in change.rows.tolist()] if any(as_of) else None
         if change.is_delete:
-            commit.delete(table, change.batch)
-        elif change.keep or any(as_of):
-            due = [as_of[row] for row in change.rows.tolist()] if any(as_of) else None
+            commit.delete(table, change.batch, as_of=due)
+        elif change.keep or due is not None:
             commit.upsert(table, change.batch, keep=change.keep, as_of=due)
         else:
             put(table, change.batch)

@@ -21,7 +21,7 @@ from lakestore.errors import Invalid, Violated
 from lakestore.kafka.bridge import dead_letters
 from lakestore.kafka.bridge.dead_letters import KEY, SCHEMA, STORED, RemovalLease, ReplayCounts, Selection, check_order
 from lakestore.loading import json_blocks
-from lakestore.loading.changes import Changes, add_to, violations
+from lakestore.loading.changes import Change, Changes, add_to, violations
 from lakestore.loading.files import File, Stdin
 from lakestore.loading.progress import Place
 from lakestore.loading.reading import Bools, Chunk, ColumnRequest, Options
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lakestore.model.table import Table
 
 _KEEP, _AS_OF = "lakestore-keep", "lakestore-as-of"
-_DELETE, _INSERT = ("lakestore-change", b"delete"), ("lakestore-change", b"insert")
+_KIND, _DELETE, _INSERT = "lakestore-change", b"delete", b"insert"
 _BY_SERVER = "bridge = ''"
 
 
@@ -62,28 +62,30 @@ class RowReplay:
 
     def _replay(self, letters: pa.RecordBatch, table: Table, taking: RemovalLease) -> None:
         """Replay letters in their order. Rows of inserts are inserted again, so they replace nothing."""
-        for start, end in _runs(letters):
-            self._replay_run(letters.slice(start, end - start), table, taking)
+        for start, end, kind in _runs(letters):
+            self._replay_run(letters.slice(start, end - start), kind, table, taking)
 
-    def _replay_run(self, letters: pa.RecordBatch, table: Table, taking: RemovalLease) -> None:
-        start = 0
-        for chunk in _chunks(letters, table):
+    def _replay_run(self, letters: pa.RecordBatch, kind: bytes, table: Table, taking: RemovalLease) -> None:
+        start, wanted = 0, ColumnRequest(table, Options(), deletes=kind == _DELETE)
+        for chunk in _chunks(letters, wanted):
             some = letters.slice(start, chunk.count)
             start += chunk.count
             for bad in chunk.bad:
                 self._fail("convert", bad.reason)
             if len(chunk.record):
-                self._replay_rows(some.take(pa.array(chunk.record)), replace(chunk, bad=[]), table, taking)
+                rows = Changes(wanted).of(replace(chunk, bad=[]))
+                self._replay_rows(some.take(pa.array(chunk.record)), rows, kind, table, taking)
 
-    def _replay_rows(self, letters: pa.RecordBatch, chunk: Chunk, table: Table, taking: RemovalLease) -> None:
+    def _replay_rows(
+        self, letters: pa.RecordBatch, changes: list[Change], kind: bytes, table: Table, taking: RemovalLease
+    ) -> None:
         """Replay letters whose rows fit the table. Rows that break a rule stay; a commit that is refused for another
         reason is halved until the bad rows are isolated."""
-        changes = Changes(ColumnRequest(table, Options())).of(chunk)
         try:
             with taking.registers.commit(taking.next()) as commit:
                 commit.refuses_dead_letters = True
-                inserts, as_of = _is_insert(letters)[0], _as_of(letters)
-                add_to(commit, self._table, changes, keyed=table.keyed, inserts=inserts, as_of=as_of)
+                inserts, due = kind == _INSERT, _as_of(letters)
+                add_to(commit, self._table, changes, keyed=table.keyed, inserts=inserts, as_of=due)
                 commit.delete(taking.letters, letters.select(list(KEY)))
             self._counts.applied += len(letters)
         except Violated as error:
@@ -126,11 +128,13 @@ def _as_sent(letters: pa.RecordBatch) -> list[int]:
     return sorted(range(len(letters)), key=lambda row: (stored[row], parts[row], offsets[row]))
 
 
-def _is_insert(letters: pa.RecordBatch) -> list[bool]:
-    return [
-        any((header["name"], header["value"]) == _INSERT for header in headers or ())
+def _kinds(letters: pa.RecordBatch) -> list[bytes]:
+    """The kind of change of each letter; empty for an upsert or append."""
+    kinds = [
+        next((header["value"] for header in headers or () if header["name"] == _KIND), b"")
         for headers in letters.column("headers").to_pylist()
     ]
+    return [kind if kind in (_DELETE, _INSERT) else b"" for kind in kinds]
 
 
 def _as_of(letters: pa.RecordBatch) -> list[datetime | None]:
@@ -143,29 +147,25 @@ def _as_of(letters: pa.RecordBatch) -> list[datetime | None]:
     return found
 
 
-def _runs(letters: pa.RecordBatch) -> list[tuple[int, int]]:
-    """Start and end of each run of letters that are all of inserts, or none is."""
-    is_insert = _is_insert(letters)
-    starts = [row for row in range(len(letters)) if not row or is_insert[row] != is_insert[row - 1]]
-    return list(zip(starts, [*starts[1:], len(letters)], strict=True))
+def _runs(letters: pa.RecordBatch) -> list[tuple[int, int, bytes]]:
+    """Start, end and kind of each run of letters of one kind of change."""
+    kinds = _kinds(letters)
+    starts = [row for row in range(len(letters)) if not row or kinds[row] != kinds[row - 1]]
+    return [(start, end, kinds[start]) for start, end in zip(starts, [*starts[1:], len(letters)], strict=True)]
 
 
-def _chunks(letters: pa.RecordBatch, table: Table) -> Iterator[Chunk]:
+def _chunks(letters: pa.RecordBatch, wanted: ColumnRequest) -> Iterator[Chunk]:
     """The rows in dead letters, in the columns of the table and in order. Rows that do not fit are `bad`."""
+    table = wanted.table
     lines = b"".join(value + b"\n" for value in letters.column("value").to_pylist())
     file = File("", f"the dead letters of {table.name}", "jsonl", stdin=Stdin(io.BytesIO(lines)))
-    wanted = ColumnRequest(table, Options())
     kept: dict[str, Bools] = {}
-    deletes = np.zeros(len(letters), np.bool_)
     for row, headers in enumerate(letters.column("headers").to_pylist()):
         for header in headers or ():
-            if (header["name"], header["value"]) == _DELETE:
-                deletes[row] = True
             if header["name"] == _KEEP and header["value"].decode() in table.schema.names:
                 kept.setdefault(header["value"].decode(), np.zeros(len(letters), np.bool_))[row] = True
     start = 0
     for chunk in json_blocks.chunks_of(file, wanted, Place()):
         flags = {name: pa.array(rows[start:][chunk.record]) for name, rows in kept.items()}
-        gone = deletes[start:][chunk.record]
         start += chunk.count
-        yield Changes(wanted).prepare(replace(chunk, kept=flags, deletes=gone if gone.any() else None))
+        yield Changes(wanted).prepare(replace(chunk, kept=flags))

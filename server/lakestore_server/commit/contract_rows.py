@@ -272,8 +272,13 @@ TOMBSTONE = Rule("tombstone", "deletes", (), action=DEAD_LETTER)
 """The rule that makes deletes dead letters."""
 
 
-def of_deletes(table: Table, batch: pa.RecordBatch, *, refuses: bool, change: int) -> Outcome:
-    """All rows of a delete as dead letters, for a table that takes none. With `refuses` raises `Violated`."""
+def of_deletes(
+    table: Table, batch: pa.RecordBatch, given: Collection[int], as_of: Ints | None, *, refuses: bool, change: int
+) -> Outcome:
+    """All rows of a delete as dead letters, for a table that takes none. With `refuses` raises `Violated`.
+
+    A letter has the key, the versions that the delete named, and as null the columns that a `partial` delete empties.
+    """
     rows = np.arange(batch.num_rows, dtype=np.int64)
     if not len(rows):
         return NOTHING
@@ -281,8 +286,10 @@ def of_deletes(table: Table, batch: pa.RecordBatch, *, refuses: bool, change: in
         error = Violated(f"table {table.name} takes no deletes: they are dead letters; nothing of the commit is stored")
         error.changes = (RuleRows(change, table.name, tuple(rows.tolist()), TOMBSTONE.name, sentence_of(TOMBSTONE)),)
         raise error
-    keys = batch.select([name for name in batch.schema.names if name in table.primary_key])
-    letters = Letters(keys, rows, (TOMBSTONE,), np.zeros(len(rows), dtype=np.int64))
+    for column in table.columns:
+        if column.id in given and column.name not in batch.schema.names:
+            batch = batch.append_column(column.name, pa.nulls(batch.num_rows, column.arrow.type))
+    letters = Letters(batch, rows, (TOMBSTONE,), np.zeros(len(rows), dtype=np.int64), as_of=as_of)
     return Outcome((RuleCount(TOMBSTONE.name, DEAD_LETTER, len(rows)),), rows[:0], letters)
 
 

@@ -428,7 +428,9 @@ def change_of(
         marks = replace(marks, sent=np.arange(batch.num_rows))
         batch, given, marks, outcome = _ruled(rules, batch, given, marks, number, arrival, refuses=refuses)
     elif delete and table.deletes == DEAD_LETTER:
-        outcome = contract_rows.of_deletes(table, batch, refuses=message.refuse_dead_letters, change=number)
+        outcome = contract_rows.of_deletes(
+            table, batch, given, marks.as_of, refuses=message.refuse_dead_letters, change=number
+        )
     if outcome.stays is not None:
         batch, marks = batch.take(pa.array(outcome.stays)), marks.taken(outcome.stays)
     if batch is not sent:

@@ -180,6 +180,28 @@ def test_a_delete_that_became_a_letter_is_replayed_as_a_delete(lake: ls.Lake) ->
     assert codes(lake) == []
 
 
+def test_a_delete_of_an_older_version_removes_no_newer_row(lake: ls.Lake) -> None:
+    table = lake.create_table(ORDERS, SCHEMA, primary_key=["id"], merge="versioned(n)", deletes="dead_letter")
+    table.upsert([{"id": 1, "n": 2}, {"id": 2, "n": 2}])
+    table.delete([{"id": 1, "n": 3}, {"id": 2, "n": 3}])
+    table.upsert([{"id": 1, "n": 5}])
+    table.alter(deletes="allow")
+    assert replay(lake).applied == 2
+    assert table.scan(["id", "n"]).to_arrow().to_pylist() == [{"id": 1, "n": 5}]
+
+
+def test_a_delete_that_empties_columns_keeps_the_row(lake: ls.Lake) -> None:
+    schema = SCHEMA.append(pa.field("note", pa.string()))
+    table = lake.create_table(ORDERS, schema, primary_key=["id"], merge="partial", deletes="dead_letter")
+    table.upsert([{"id": 1, "n": 1, "note": "a"}, {"id": 2, "n": 2, "note": "b"}, {"id": 3, "n": 3, "note": "c"}])
+    table.delete([{"id": 1, "note": None}])
+    table.delete([{"id": 2}])
+    table.alter(deletes="allow")
+    assert replay(lake, overwrite=True).applied == 2
+    rows = table.scan(["id", "n", "note"]).to_arrow().sort_by("id").to_pylist()
+    assert rows == [{"id": 1, "n": 1, "note": None}, {"id": 3, "n": 3, "note": "c"}]
+
+
 def test_an_insert_that_became_a_letter_replaces_no_row(lake: ls.Lake) -> None:
     table = orders(lake, merge="upsert")
     with lake.producer("p").commit() as commit:
