@@ -21,6 +21,7 @@ from lakestore.client.administration import DroppedTable, Truncated
 from lakestore.client.async_commits import Bridge, Commit, NamedWrites, Registers, forget
 from lakestore.client.changes import ChangeBatch, Start
 from lakestore.client.commit import CommitToken
+from lakestore.client.contract_measures import Measure
 from lakestore.client.erasure import ErasedCheck, Erasure
 from lakestore.client.proposals import OwnerReport
 from lakestore.client.scope import SCOPE, Scope
@@ -30,6 +31,7 @@ from lakestore.client.writer import Keep
 from lakestore.client.writer import Writer as SyncWriter
 from lakestore.errors import StreamEnded
 from lakestore.evolution import Step
+from lakestore.model.table_changes import TableChange
 from lakestore.model.times import At
 from lakestore.union.difference import Difference
 from lakestore.union.scan import Scan as SyncScan
@@ -192,6 +194,15 @@ class Table:
         self.sync = table
         """The same table for blocking code, with its name, schema and definition."""
 
+    @property
+    def contract_text(self) -> str:
+        """The table's contract as it was applied, or else an ODCS contract of its definition."""
+        return self.sync.contract_text
+
+    async def test_contract(self, text: str = "") -> list[Measure]:
+        """The checks of the table's contract, or of the contract `text`, measured on the newest rows."""
+        return await self._bridge.run(self.sync.test_contract, text)
+
     async def alter(self, *steps: Step, **changes: Any) -> Self:
         """Change the table's definition, like `lakestore.Table.alter`."""
         await self._bridge.run(self.sync.alter, *steps, **changes)
@@ -320,6 +331,10 @@ class Lake:
     async def create_table(self, name: str, schema: pa.Schema, **options: Any) -> Table:
         """Create a table, with the options of the sync client."""
         return Table(self._bridge, await self._bridge.run(self.sync.create_table, name, schema, **options))
+
+    async def apply_contract(self, text: str, **options: Any) -> list[TableChange]:
+        """Create or alter the tables of an ODCS contract, like `lakestore.Lake.apply_contract`."""
+        return await self._bridge.run(self.sync.apply_contract, text, **options)
 
     async def table(self, name: str) -> Table:
         """A table by name."""

@@ -14,9 +14,14 @@ import pytest
 from jepsen.system.proxy import LOST, Proxy
 from lakestore import aio
 from lakestore.errors import Fenced, Invalid, NotFound
+from tests.support.contract_texts import column, document
 from tests.support.process import ServerProcess
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+COLUMNS = (
+    column("id", logicalType="integer", physicalType="bigint", primaryKey=True, required=True),
+    column("v", logicalType="string", enum=[{"value": "a"}]),
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +49,29 @@ def test_everything_of_a_table_can_be_awaited(process: ServerProcess) -> None:
             assert "a.story" in [one.sync.name for one in await lake.tables()]
             with pytest.raises(NotFound):
                 await lake.table("a.none")
+
+    asyncio.run(story())
+
+
+def test_contracts_can_be_awaited(process: ServerProcess) -> None:
+    async def story() -> None:
+        async with aio.connect(process.address) as lake:
+            text = document(COLUMNS, "count")
+            [change] = await lake.apply_contract(text, database="a", check_only=True)
+            assert change.after.name == "a.orders"
+            with pytest.raises(NotFound):
+                await lake.table("a.orders")
+            await lake.apply_contract(text, database="a", why="new")
+            table = await lake.table("a.orders")
+            assert table.contract_text == text
+            assert table.sync.contract is not None
+            assert table.sync.contract.why == "new"
+            await table.upsert([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
+            measures = await table.test_contract()
+            assert measures == await asyncio.to_thread(table.sync.test_contract)
+            assert [each.rule for each in measures if each.state == "broken"] == ["v.enum"]
+            with pytest.raises(Invalid, match="has no contract"):
+                await (await lake.create_table("a.free", SCHEMA)).test_contract()
 
     asyncio.run(story())
 

@@ -19,6 +19,8 @@ import lakestore as ls
 from lakestore.cli.main import run_command
 from lakestore.errors import Conflict, Denied, Invalid, NeedsApproval, NotAuthenticated, NotFound
 from lakestore.evolution import SetContract, to_json
+from lakestore.kafka.bridge import spec_file
+from lakestore.kafka.bridge.assembly import Assembly
 from lakestore.model import dead_letter_table
 from lakestore.model.contract.contract import Contract
 from lakestore.model.table import define
@@ -287,6 +289,19 @@ def test_a_server_that_asks_for_owners_makes_no_table_without_one(tmp_path: Path
         with pytest.raises(Invalid, match="has no owner"):
             lake.create(replace(table, name="shop.orders__dlq"))
         lake.create(dead_letter_table.definition("shop.orders"))
+
+
+def test_a_bridge_writes_to_the_table_of_a_contract_where_owners_are_required(tmp_path: Path) -> None:
+    columns = "columns: [{name: id, type: int64}, {name: note, type: string}]"
+    text = f"topics: [{{topic: t, table: shop.orders, primary_key: [id], {columns}}}]"
+    spec = spec_file.parse(f"name: b\nsource: {{bootstrap: 'h:1'}}\n{text}", "bridge.yaml")
+    with World(tmp_path, owner_required=True) as world, world.as_("ann") as lake:
+        with pytest.raises(Invalid, match="first apply a contract with the property"):
+            Assembly(spec, lake).pipeline(spec.topics[0], "t")
+        lake.create(replace(define("shop.orders", SCHEMA, primary_key=["id"]), contract=Contract(document(), "orders")))
+        assembly = Assembly(spec, lake)
+        assembly.pipeline(spec.topics[0], "t")
+        assert assembly.tables["shop.orders"].contract is not None
 
 
 def test_no_proposal_leaves_a_table_without_its_owner(tmp_path: Path) -> None:

@@ -467,8 +467,8 @@ class TableVerbs:
             dead_letter_table.check(made, made.name.removesuffix(dead_letter_table.SUFFIX))
             return
         raise Invalid(
-            f"table {made.name} has no owner, and this server asks for one (owner_required): give it a contract with"
-            " the property lakestore.owner, as docs/owners.md shows"
+            f"table {made.name} has no owner, and this server asks for one (owner_required): first apply a contract"
+            " with the property lakestore.owner by `lakestore contract apply`, which makes the table (docs/owners.md)"
         )
 
     def rename_table(self, request: pb.RenameTableRequest) -> pb.TableInfo:

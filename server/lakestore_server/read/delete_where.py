@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.model.columns import LAKE_TIMESTAMP
+from lakestore.model.contract import deletes
 from lakestore.model.table import Table
 from lakestore.rows.condition import RowFilter
 from lakestore.v1 import lakestore_pb2 as pb
@@ -178,5 +179,7 @@ def _condition(table: Table, where: str) -> RowFilter:
             " away, and retention removes old rows"
         )
     if not _deletable(table):
-        raise Invalid(f"table {table.name} has deletes={table.deletes!r}: alter it to deletes='allow' first")
+        is_ruled = deletes.of_table(table).tombstone is not None
+        mend = "apply a contract with tombstone: delete" if is_ruled else "alter it to deletes='allow'"
+        raise Invalid(f"table {table.name} has deletes={table.deletes!r}: {mend} first")
     return PARSED.filter_of(where, table.name, table.columns)

@@ -60,7 +60,7 @@ def test_a_delete_as_a_dead_letter_keeps_its_key_and_a_retry_makes_no_second_one
     assert sorted(letter["value"] for letter in letters) == [b'{"id":1}', b'{"id":1}', b'{"id":7}', b'{"id":7}']
     assert {(letter["code"], letter["stage"]) for letter in letters} == {("tombstone", "contract")}
     assert letters[0]["headers"] == [{"name": "lakestore-change", "value": b"delete"}]
-    with pytest.raises(Invalid, match="deletes='dead_letter'"):
+    with pytest.raises(Invalid, match="deletes='dead_letter': apply a contract with tombstone: delete first"):
         table.delete(where="id = 1")
 
 
