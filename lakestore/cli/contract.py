@@ -41,6 +41,16 @@ def _file_argument(command: _Command) -> _Command:
     return click.argument("path", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))(command)
 
 
+def _text_in(path: Path) -> str:
+    """The text of a contract. Raises `Invalid` with the name of a file that is none."""
+    text = path.read_text()
+    try:
+        document.parse(text)
+    except Invalid as error:
+        raise Invalid(f"{path}: {error.message}") from error
+    return text
+
+
 def _choice_options(command: _Command) -> _Command:
     command = click.option(
         "--database", default="", metavar="NAME", help="The database of tables for which the contract tells none."
@@ -56,7 +66,7 @@ def _choice_options(command: _Command) -> _Command:
 @json_option
 def import_(path: Path, names: tuple[str, ...], database: str, as_json: bool) -> None:
     """Print the tables of a contract as a tables.yaml. It asks no server."""
-    root = document.parse(path.read_text())
+    root = document.parse(_text_in(path))
     tables = [file.wanted(root, entry, database) for entry in file.selected(root, names, database)]
     for table in tables:
         table.definition()
@@ -154,7 +164,7 @@ def _made(
     plan: bool,
     as_json: bool,
 ) -> int:
-    text = path.read_text()
+    text = _text_in(path)
     with open_lake(server) as lake:
         there = {table.name: table.definition for table in lake.tables()}
         changes = contract_changes(text, there, names=names, database=database, why=why)

@@ -16,7 +16,8 @@ from lakestore_tiering.compact import Fork
 from lakestore_tiering.round import Round, StopAsked, TableMemory
 
 LAKE_OPTIONS = LakeOptions(snapshots=9)
-SCAN: Any = SimpleNamespace(table=SimpleNamespace(uuid="u", name="shop.a", lake=LAKE_OPTIONS), hot_rows=1, in_lake=True)
+TABLE: Any = SimpleNamespace(uuid="u", name="shop.a", lake=LAKE_OPTIONS, contract=None)
+SCAN: Any = SimpleNamespace(table=TABLE, hot_rows=1, in_lake=True)
 CUT: Any = SimpleNamespace(scan=lambda _: SCAN, lease="")
 FORK = Fork(SCAN, "b", 1, (0,), "", 1, 0.0, whole=False)
 Step = Callable[[Round], object]
@@ -151,7 +152,6 @@ BY_NAME: dict[str, Step] = {
     "land": lambda tools: compact.land(tools, FORK),
     "failed": lambda tools: tools.standing(TABLE),
 }
-TABLE: Any = SimpleNamespace(uuid="u", name="shop.a", lake=LAKE_OPTIONS)
 
 
 @pytest.mark.parametrize("name", BY_NAME)

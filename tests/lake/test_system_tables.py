@@ -36,15 +36,17 @@ MINUTE = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)
 PLAIN = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "rest", ".warehouse": "now", ".cache-enabled": "false"}
 
 
-def fill(lake: ls.Lake, server: Server, name: str, held_back_by: str | None) -> None:
+def fill(lake: ls.Lake, server: Server, name: str) -> None:
     """A decision, two measured promises and a feed of a new table."""
     lake.create_table(name, SCHEMA, primary_key=["id"], buckets=1)
     lake.table(name).alter(SetContract(DOCUMENT, "orders", "ü"))
     row: dict[str, Any] = {"minute": MINUTE, "table": name, "promise": "freshness", "promised": 60.0, "unit": "s"}
     measured: list[dict[str, Any]] = [{"measured": 5.0, "met": True}, {"measured": None, "met": None}]
     system_rows.append_rows(server.engine, SLA, [row | each for each in measured])
-    feed = {"table": "shop.orders", "feed": "etl", "complete_through": MINUTE, "held_back_by": held_back_by}
-    system_rows.upsert_rows(server.engine, PROGRESS, [feed])
+    feed = f"complete/{name}/etl"
+    with lake.registers([feed]) as registers, registers.commit({feed: MINUTE.isoformat()}):
+        pass
+    server.progress.run_once()
 
 
 QUERIES = {
@@ -53,20 +55,23 @@ QUERIES = {
         ("shop.orders", "apply contract", "ü", 1),
     ],
     f"SELECT count(*), sum(measured), count(met) FROM {SLA} WHERE promise = 'freshness'": [(4, 10.0, 2)],
-    f"SELECT feed, held_back_by FROM {PROGRESS}": [("etl", "bucket 3")],
+    f"SELECT \"table\", held_back_by FROM {PROGRESS} WHERE feed = '' ORDER BY 1": [
+        ("shop.more", "complete/shop.more/etl"),
+        ("shop.orders", "complete/shop.orders/etl"),
+    ],
 }
 
 
 def test_every_engine_reads_them_partly_in_the_lake_and_none_writes(
     lake: ls.Lake, server: Server, spark: SparkSession, spark_lake: SparkLake
 ) -> None:
-    fill(lake, server, "shop.orders", None)
+    fill(lake, server, "shop.orders")
     with Tierer(lake, spark) as tierer:
         tierer.run_once()
     in_lake = spark.sql(f"SELECT action FROM lake.{AUDIT}").collect()
     assert [row.action for row in in_lake] == ["apply contract"]
     assert spark.sql(f"SELECT count(*) FROM lake.{SLA} WHERE minute >= '2026-11-01'").collect()[0][0] == 2
-    fill(lake, server, "shop.more", "bucket 3")
+    fill(lake, server, "shop.more")
     uri = f"http://{server.about['http']}/iceberg"
     for key, value in {**PLAIN, ".uri": uri}.items():
         spark.conf.set(f"spark.sql.catalog.now{key}", value)

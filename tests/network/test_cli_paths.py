@@ -35,6 +35,10 @@ WRITERS = {
 """Options that name what is written, each with a command line that ends in its value."""
 READERS = {
     ("apply", "path"): ["apply", "-f"],
+    ("contract import", "path"): ["contract", "import"],
+    ("contract apply", "path"): ["contract", "apply"],
+    ("contract diff", "path"): ["contract", "diff"],
+    ("contract export", "path"): ["contract", "export", "-f"],
     ("serve", "config"): ["serve", "-c"],
     ("init-journal", "config"): ["init-journal", "-c"],
     ("journal move", "config"): ["journal", "move", "--to", "files", "-c"],
@@ -51,8 +55,8 @@ READERS = {
     ("write", "files"): ["write", "t.a"],
 }
 """Options that name what is read."""
-ELSEWHERE = {("init-bridge", "output"), ("demo", "folder")}
-"""A broker answers first; the folder is made."""
+ELSEWHERE = {("init-bridge", "output"), ("demo", "folder"), ("contract check", "path")}
+"""A broker answers first; the folder is made; a fault of a contract is an answer."""
 
 
 @pytest.fixture(scope="module")
