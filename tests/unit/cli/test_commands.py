@@ -30,5 +30,5 @@ def test_an_unknown_command_is_refused_by_name() -> None:
     context = click.Context(cli)
     assert cli.list_commands(context) == sorted(COMMANDS)
     with pytest.raises(click.UsageError) as refused:
-        cli.main(["raed"], standalone_mode=False)
-    assert refused.value.format_message() == "No such command 'raed'. Did you mean 'read'?"
+        cli.main(["tabels"], standalone_mode=False)
+    assert refused.value.format_message() == "No such command 'tabels'. Did you mean 'tables'?"

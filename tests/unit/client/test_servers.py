@@ -34,7 +34,8 @@ def test_what_only_the_leader_answers() -> None:
     assert not rpc.METHODS["Changes"].needs_leader(other)
     leaders = {name for name, method in rpc.METHODS.items() if name != "Changes" and method.needs_leader(None)}
     reads = {name for name, method in rpc.METHODS.items() if method.reads}
-    assert leaders == set(rpc.METHODS) - reads - {"RenewLease", "ReleaseLease"} | {"ListSubscriptions"}
+    with_duties = {"ListSubscriptions", "ListErasures", "VerifyErased"}
+    assert leaders == set(rpc.METHODS) - reads - {"RenewLease", "ReleaseLease"} | with_duties
 
 
 def test_no_server_sends_a_client_away_that_pings() -> None:

@@ -174,4 +174,4 @@ def test_entries_that_a_later_release_adds_are_left_out() -> None:
     raw.meta["rows"][0].append("later")
     assert raw.rows() == [head]
     result = ChangeResult("a.b", inserted=3, folded=1)
-    assert checkpoint.result_of([*checkpoint.result_list(result), 7, 8]) == result
+    assert checkpoint.result_of([*checkpoint.result_list(result), 0, 7, 8]) == result

@@ -13,6 +13,7 @@ from lakestore.errors import Invalid, LakestoreError, PositionExpired
 from lakestore.union.cut import Cut
 from lakestore.union.verify import verify
 from lakestore_server.catalog.contents import Name
+from lakestore_server.commit.request import Operation
 from lakestore_server.segments.compaction import Base
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
@@ -155,16 +156,19 @@ def test_a_truncate_that_is_refused_leaves_no_file_and_no_raised_log_start(
     folder = Path(served.engine.view.pointers["lake", "refused"].location.removeprefix("file://")).parent
     before = sorted(each.name for each in folder.iterdir())
 
-    operate = served.engine.operate
+    submit = served.engine.submit
 
-    def failing(plan: Callable[[State, CommitRecord], object]) -> object:
-        def refused(state: State, record: CommitRecord) -> None:
+    def failing(operation: Operation[object]) -> None:
+        plan = operation.plan
+
+        def refused(state: State, record: CommitRecord) -> object:
             plan(state, record)
             raise Invalid("as a test says")
 
-        return operate(refused)
+        operation.plan = refused
+        submit(operation)
 
-    monkeypatch.setattr(served.engine, "operate", failing)
+    monkeypatch.setattr(served.engine, "submit", failing)
     with pytest.raises(LakestoreError):
         table.truncate()
     monkeypatch.undo()
