@@ -24,7 +24,7 @@ Row = tuple[int, int, bool]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a read at one cut has."""
+    """The rows and the dead letters of one read, which is at one cut."""
 
     call: Call
     rows: Counter[int]
@@ -39,7 +39,7 @@ class Seen:
         return self.call.completed.index if self.call.completed else float("inf")
 
     def count(self, number: int) -> int:
-        """How often the read has a row, in the table or as a letter."""
+        """The number of copies of a row in the read: in the table, and as dead letters."""
         return self.rows[number] + self.letters[number]
 
 

@@ -31,7 +31,7 @@ from lakestore.model.contract.ownership import APPROVE, REFUSE, Ownership
 from lakestore.model.table import Table
 from lakestore_server.access.principals import ANYONE, Principal
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.request import Completion, IndexEntries, Operation, T
+from lakestore_server.commit.request import Completion, IndexEntries, T
 from lakestore_server.commit.system_rows import add_decision
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
@@ -203,14 +203,12 @@ def _names_owner(before: Table, made: Table, steps: Sequence[Step], principal: P
 
 
 def decided(
-    engine: Engine, plan: Callable[[State, CommitRecord], T], entries: Callable[[T], IndexEntries] = lambda _: ()
+    engine: Engine, plan: Callable[[State, CommitRecord], T], entries: Callable[[T], IndexEntries] | None = None
 ) -> Completion[T]:
     """Run an operation like `Engine.operate`; a refusal by the rules of this module is written to the audit before it
     is raised."""
-    operation = Operation(plan, entries)
-    engine.submit(operation)
     try:
-        return operation.answer.result()
+        return engine.operate(plan, entries)
     except (OwnerDenied, PolicyRefused) as verdict:
         write_refusal(engine, verdict)
         raise

@@ -34,7 +34,7 @@ from lakestore_server.commit.priority import CommitPriority, JournalSize, Pace
 from lakestore_server.commit.queue import CommitQueue
 from lakestore_server.commit.recovery import Beside, JournalOf, OpenFolder
 from lakestore_server.commit.replay import own_entries, record_of
-from lakestore_server.commit.request import Completion, Operation, Request, T, Task, Work, renewed
+from lakestore_server.commit.request import Completion, IndexEntries, Operation, Request, T, Task, Work, renewed
 from lakestore_server.commit.sequences import Sequences, repeated
 from lakestore_server.files.journal import encode, nbytes_of
 from lakestore_server.files.journal_file import FileJournal
@@ -663,9 +663,11 @@ class Engine:
             work.queued = self._clock.monotonic()
         self.loop.queue.put(*several)
 
-    def operate(self, plan: Callable[[State, CommitRecord], T]) -> Completion[T]:
-        """Run an operation to its end: the view with it, and the result of `plan`."""
-        operation = Operation(plan)
+    def operate(
+        self, plan: Callable[[State, CommitRecord], T], entries: Callable[[T], IndexEntries] | None = None
+    ) -> Completion[T]:
+        """Run an operation to its end: the view with it, and the result of `plan`. `entries` as in `Operation`."""
+        operation = Operation(plan) if entries is None else Operation(plan, entries)
         self.submit(operation)
         return operation.answer.result()
 

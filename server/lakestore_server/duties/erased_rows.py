@@ -37,7 +37,7 @@ _NUMBER = "__row"
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Match = Callable[[pa.RecordBatch, Flags], Flags]
-"""Which rows of a batch meet the condition; the second argument marks the deletes, which have a key only."""
+"""From a batch and a mask of its deletes to the mask of the rows that meet the condition. A delete has only its key."""
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ class Letters:
         self.unjudged = 0
 
     def match(self, batch: pa.RecordBatch, deletes: Flags) -> Flags:
-        """Which letters hold a row to erase."""
+        """The mask of the letters whose row is to be erased."""
         values = batch.column(LETTER_VALUE).to_pylist()
         return np.array([not gone and self._is_erased(value) for value, gone in zip(values, deletes, strict=True)])
 
@@ -190,7 +190,7 @@ def _keys_of(table: Table) -> pa.Schema:
 
 
 def _of_keys(batch: pa.RecordBatch, keys: pa.Table) -> Flags:
-    """Which rows have one of the keys."""
+    """The mask of the rows that have one of the keys."""
     names = keys.schema.names
     if len(names) == 1:
         column = batch.column(names[0]).cast(keys.schema.field(0).type)

@@ -18,7 +18,7 @@ from lakestore.model.columns import Column
 from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.request import Completion, Operation
+from lakestore_server.commit.request import Completion
 from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, resolved
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import IndexKeys, encoded
@@ -92,10 +92,8 @@ def delete(
         record.rows.append(part)
         return entries
 
-    operation = Operation(plan, lambda made: [(made.keys, made.values)] if made else [])
     engine.await_room()
-    engine.submit(operation)
-    done = operation.answer.result()
+    done = engine.operate(plan, lambda made: [(made.keys, made.values)] if made else [])
     return (len(done.result.keys) if done.result else 0), done
 
 
