@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import signal
 import socket
@@ -14,7 +15,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from jepsen.run import Unrecoverable
 from jepsen.system import processes
@@ -22,7 +22,7 @@ from jepsen.system.processes import Found, Nursery
 
 PORTS = range(12_000, 30_000)
 """Below those that systems give to connections."""
-_CLAIMS: dict[int, IO[bytes]] = {}
+_CLAIMS: dict[int, int] = {}
 """Ports of this process to the files whose locks claim them: a lock ends with the process, however that ends."""
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
@@ -176,10 +176,12 @@ def free_port() -> int:
     raise OSError(f"no port from {PORTS.start} to {PORTS.stop - 1} is free")
 
 
-def _claim(port: int) -> IO[bytes] | None:
-    """The locked file of a port; nothing if another process claims the port or listens on it."""
+def _claim(port: int) -> int | None:
+    """The locked file of a port, as a descriptor that stays open; None if another process claims or uses the port."""
     try:
-        claim = (Path(tempfile.gettempdir()) / f"lakestore-port-{port}").open("wb")
+        claim = os.open(
+            Path(tempfile.gettempdir()) / f"lakestore-port-{port}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
+        )
     except PermissionError:  # the file of another user, who runs tests too
         return None
     try:
@@ -187,6 +189,6 @@ def _claim(port: int) -> IO[bytes] | None:
         with socket.socket() as each:
             each.bind(("127.0.0.1", port))
     except OSError:
-        claim.close()
+        os.close(claim)
         return None
     return claim
