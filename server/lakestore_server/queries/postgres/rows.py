@@ -1,0 +1,234 @@
+"""Rows of Arrow batches as complete messages of the Postgres protocol: DataRow, and CopyData with one row each.
+
+A message is put together from pieces: blocks of bytes that have one width, and byte strings. One Arrow kernel joins
+the pieces of all rows, so the cost of a row does not depend on Python.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore_server.queries.postgres import texts, types
+from lakestore_server.queries.postgres.binaries import BYTES, Block, Ints, as_array, binary, fields
+
+Piece: TypeAlias = Block | pa.Array | pa.Scalar
+_DATA_ROW, _COPY_DATA = b"D", b"d"
+_LENGTH_BYTES = 4
+_SLICE_ROWS = 16_384
+"""Rows that are encoded at once: what they need stays in the processor's cache."""
+_SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+"""Start of COPY in binary: the signature, no flags, no header extension."""
+_TRAILER = struct.pack(">h", -1)
+_ESCAPES = (("\\", "\\\\"), ("\b", "\\b"), ("\f", "\\f"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"), ("\v", "\\v"))
+_USUAL_DELIMITERS = "\t,;|"
+_WORDLESS = frozenset(
+    {types.BOOL, types.INT2, types.INT4, types.INT8, types.FLOAT4, types.FLOAT8, types.NUMERIC, types.DATE, types.UUID}
+)
+"""Types whose texts have no delimiter, quote, backslash or control character."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """The options of COPY TO in text or CSV. Delimiter, quote and escape are one ASCII character each."""
+
+    is_csv: bool = False
+    delimiter: str = "\t"
+    null: str = "\\N"
+    has_header: bool = False
+    quote_mark: str = '"'
+    escape: str = '"'
+
+    @staticmethod
+    def csv(*, has_header: bool = False) -> CopyOptions:
+        """Postgres's defaults for CSV."""
+        return CopyOptions(is_csv=True, delimiter=",", null="", has_header=has_header)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Messages of some rows, one after the other."""
+
+    data: memoryview
+    ends: Ints
+    """Where the message of each row ends."""
+
+    def parts(self, bytes_max: int) -> Iterator[tuple[int, memoryview]]:
+        """(rows, bytes) of parts of at most `bytes_max` bytes or one row."""
+        row = begin = 0
+        while row < len(self.ends):
+            end = max(int(np.searchsorted(self.ends, begin + bytes_max, side="right")), row + 1)
+            yield end - row, self.data[begin : int(self.ends[end - 1])]
+            row, begin = end, int(self.ends[end - 1])
+
+
+class RowEncoder(ABC):
+    """Encodes the batches of one result. Call `start`, `parts` for each batch in order, `end`."""
+
+    def start(self) -> bytes:
+        """Messages before the first row."""
+        return b""
+
+    @abstractmethod
+    def rows(self, batch: pa.RecordBatch) -> Rows:
+        """The messages of a batch at once. `parts` needs less memory and is faster for a large batch."""
+
+    def parts(self, batch: pa.RecordBatch, bytes_max: int) -> Iterator[tuple[int, memoryview]]:
+        """(rows, bytes) of whole messages: at most `bytes_max` bytes or one row."""
+        row_bytes = max(batch.nbytes // max(batch.num_rows, 1), 1)
+        step = min(max(bytes_max // row_bytes, 1), _SLICE_ROWS)
+        for begin in range(0, batch.num_rows, step):
+            yield from self.rows(batch.slice(begin, step)).parts(bytes_max)
+
+    def end(self) -> bytes:
+        """Messages after the last row."""
+        return b""
+
+
+class DataRows(RowEncoder):
+    """DataRow messages, in the format that the client chose for each column."""
+
+    def __init__(self, schema: pa.Schema, binary: Sequence[bool] = (), zone: str = texts.UTC) -> None:
+        """`binary` has an entry for each column, one for all, or none: text. `zone` is the session's TimeZone."""
+        formats = tuple(binary) or (False,)
+        self._binary = formats * len(schema) if len(formats) == 1 else formats
+        self._zone = zone
+        if len(self._binary) != len(schema):
+            raise ValueError(f"{len(self._binary)} formats for {len(schema)} columns")
+
+    def rows(self, batch: pa.RecordBatch) -> Rows:
+        cells: list[Piece] = []
+        for column, is_binary in zip(batch.columns, self._binary, strict=True):
+            cells.append(binary(column) if is_binary else texts.text(column, self._zone).cast(BYTES))
+        return _messages(_DATA_ROW, batch.num_rows, _sized(batch.num_rows, cells))
+
+
+class CopyBinary(RowEncoder):
+    """CopyData messages of COPY in binary. The first and the last message are as a Postgres server sends them."""
+
+    def __init__(self) -> None:
+        self._signature = _SIGNATURE
+
+    def rows(self, batch: pa.RecordBatch) -> Rows:
+        """The message of the first row of all begins with the signature."""
+        if not self._signature or not batch.num_rows:
+            return self._rows(batch)
+        message = _copy_data(self._signature + self._rows(batch.slice(0, 1)).data[1 + _LENGTH_BYTES :])
+        self._signature = b""
+        rest = self._rows(batch.slice(1))
+        return Rows(memoryview(message + rest.data), np.concatenate([[len(message)], rest.ends + len(message)]))
+
+    def end(self) -> bytes:
+        """The trailer, behind the signature if there was no row."""
+        return _copy_data(self._signature + _TRAILER)
+
+    @staticmethod
+    def _rows(batch: pa.RecordBatch) -> Rows:
+        return _messages(
+            _COPY_DATA, batch.num_rows, _sized(batch.num_rows, [binary(column) for column in batch.columns])
+        )
+
+
+class CopyText(RowEncoder):
+    """CopyData messages of COPY in text or CSV."""
+
+    def __init__(self, schema: pa.Schema, options: CopyOptions, zone: str = texts.UTC) -> None:
+        self._names, self._options, self._zone = schema.names, options, zone
+        is_usual = options.delimiter in _USUAL_DELIMITERS and options.null in ("", "\\N")
+        self._is_plain = [is_usual and types.postgres_type(field).oid in _WORDLESS for field in schema]
+
+    def start(self) -> bytes:
+        """The header line, if there is one."""
+        if not self._options.has_header:
+            return b""
+        names = (self._escaped(pa.array([name], texts.TEXT))[0].as_py() for name in self._names)
+        return _copy_data(f"{self._options.delimiter.join(names)}\n".encode())
+
+    def rows(self, batch: pa.RecordBatch) -> Rows:
+        delimiter = pa.scalar(self._options.delimiter.encode(), BYTES)
+        pieces: list[Piece] = []
+        for column, is_plain in zip(batch.columns, self._is_plain, strict=True):
+            pieces += [delimiter] * bool(pieces)
+            values = texts.text(column, self._zone)
+            pieces.append((values if is_plain else self._escaped(values)).cast(BYTES))
+        pieces.append(pa.scalar(b"\n", BYTES))
+        return _messages(_COPY_DATA, batch.num_rows, pieces, self._options.null.encode())
+
+    def _escaped(self, values: pa.Array) -> pa.Array:
+        """Values with the escapes of the format; null stays null."""
+        return self._quoted(values) if self._options.is_csv else _with_backslashes(values, self._options.delimiter)
+
+    def _quoted(self, values: pa.Array) -> pa.Array:
+        options = self._options
+        special = "".join(f"\\x{ord(mark):02x}" for mark in (options.delimiter, options.quote_mark, "\n", "\r"))
+        needs = pc.or_(pc.match_substring_regex(values, f"[{special}]"), pc.equal(values, options.null))
+        if len(self._names) == 1:
+            needs = pc.or_(needs, pc.equal(values, "\\."))
+        if not pc.any(needs).as_py():
+            return values
+        inner = values
+        if options.escape != options.quote_mark:
+            inner = pc.replace_substring(inner, options.escape, options.escape * 2)
+        inner = pc.replace_substring(inner, options.quote_mark, options.escape + options.quote_mark)
+        return pc.if_else(needs, texts.joined(options.quote_mark, inner, options.quote_mark), values)
+
+
+def _with_backslashes(values: pa.Array, delimiter: str) -> pa.Array:
+    """Texts with the backslash escapes of COPY."""
+    data, _ = texts.bytes_of(values)
+    escapes = _ESCAPES if delimiter == "\t" else (*_ESCAPES, (delimiter, f"\\{delimiter}"))
+    is_special = np.zeros(256, dtype=np.bool_)
+    is_special[[ord(character) for character, _ in escapes]] = True
+    if not is_special[data].any():
+        return values
+    for character, escape in escapes:
+        values = pc.replace_substring(values, character, escape)
+    return values
+
+
+def _sized(count: int, cells: Sequence[Block | pa.Array]) -> list[Piece]:
+    """The number of columns, then each value behind its length; the length of null is -1."""
+    pieces: list[Piece] = [fields(count, (">i2", len(cells)))]
+    for values in cells:
+        pieces += [fields(count, (">i4", _lengths(values, null=-1))), values]
+    return pieces
+
+
+def _copy_data(body: bytes) -> bytes:
+    return _COPY_DATA + struct.pack(">i", _LENGTH_BYTES + len(body)) + body
+
+
+def _lengths(values: Block | pa.Array, null: int) -> int | Ints:
+    """Bytes of each value, `null` for null."""
+    if isinstance(values, np.ndarray):
+        return int(values.shape[1])
+    lengths = pc.binary_length(values)
+    return np.asarray((lengths.fill_null(null) if values.null_count else lengths).to_numpy())
+
+
+def _messages(tag: bytes, count: int, pieces: Sequence[Piece], null: bytes = b"") -> Rows:
+    """One message for each row: tag, length and the row's pieces; `null` replaces null."""
+    lengths = np.full(count, _LENGTH_BYTES, dtype=np.int64)
+    for piece in pieces:
+        lengths += len(piece.as_py()) if isinstance(piece, pa.Scalar) else _lengths(piece, len(null))
+    head = fields(count, ("S1", tag), (">i4", lengths))
+    merged: list[Piece] = [head]
+    for piece in pieces:
+        if isinstance(piece, np.ndarray) and isinstance(merged[-1], np.ndarray):
+            merged[-1] = np.concatenate([merged[-1], piece], axis=1)
+        else:
+            merged.append(piece)
+    ends = np.cumsum(lengths + 1)
+    if len(merged) == 1:
+        return Rows(memoryview(np.concatenate(merged, axis=1).tobytes()), ends)
+    arrays = [piece if isinstance(piece, pa.Scalar) else as_array(piece) for piece in merged]
+    whole = pc.binary_join_element_wise(*arrays, pa.scalar(b"", BYTES), null_handling="replace", null_replacement=null)
+    data = whole.buffers()[2] if count else None
+    return Rows(memoryview(b"") if data is None else memoryview(data)[: int(ends[-1])], ends)
