@@ -218,13 +218,15 @@ class Limits:
     bridge with a changing lag. If it is full, series that are unchanged for hours lose their curves; otherwise new ones
     get none."""
     query_processes: int = option(2, low=0, high=64)
-    """Queries of the console at once, each in its own process; one more is `Exhausted`. 0 switches queries off."""
+    """Processes that answer queries in SQL, one query at a time each; another query waits. 0 switches queries off."""
+    query_wait_seconds: int = option(10, low=0, high=3_600)
+    """Time that a query waits for a process before it is `Exhausted`."""
     query_bytes: int = option(256 * _MB, low=64 * _MB, high=64 * _GB)
-    """Memory of DuckDB for a query of the console; a query that needs more fails."""
+    """Memory of DuckDB for a query; a query that needs more fails."""
     query_rows: int = option(1_000, low=1, high=100_000)
     """Rows in a query's answer on the console, which says if there are more."""
     query_seconds: int = option(60, low=1, high=3_600)
-    """Time of a console query before its process is ended."""
+    """Time of a query, until its last row is read, before its process is ended."""
     tails: int = option(32, low=0, high=1_000)
     """Changelogs that pages of the console follow at once; one more is `Exhausted`."""
     drop_grace_seconds: int = option(86_400, low=0, high=366 * 86_400)

@@ -109,15 +109,14 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
     "opentelemetry": ("lakestore/wire/tracing.py",),
     "httpx2": ("lakestore/kafka/bridge/decode/registry.py",),
     "starlette": (
-        "server/lakestore_server/edge/console/",
-        "server/lakestore_server/edge/catalog_request.py",
+        *("server/lakestore_server/edge/console/", "server/lakestore_server/edge/catalog_request.py"),
         "server/lakestore_server/edge/http.py",
         "server/lakestore_server/edge/http_gate.py",
         "server/lakestore_server/edge/iceberg_rest.py",
         "server/lakestore_server/edge/leader_link.py",
         "server/lakestore_server/edge/presented_rest.py",
     ),
-    "uvicorn": ("server/lakestore_server/edge/http.py", "server/lakestore_server/edge/http.py"),
+    "uvicorn": ("server/lakestore_server/edge/http.py",),
 }
 """Technology lives in the module named after it (docs/architecture.md §1)."""
 
@@ -136,6 +135,7 @@ ESCAPES: dict[str, tuple[str, ...]] = {
 
 LAYERS: dict[str, tuple[str, ...]] = {
     "server/": ("lakestore_tiering", "lakestore_spark", "lakestore.client", "lakestore.cli", "tests"),
+    "server/lakestore_server/queries/process.py": ("lakestore_tiering", "lakestore_spark", "lakestore.cli", "tests"),
     "tiering/": ("lakestore_server", "lakestore.cli", "tests"),
     "spark_reader/": ("lakestore_server", "lakestore_tiering", "lakestore.cli", "tests"),
     "lakestore/union/": ("lakestore_server", "lakestore_tiering", "lakestore_spark", "lakestore.cli", "tests"),

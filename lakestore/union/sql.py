@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
@@ -133,6 +133,8 @@ _OPEN = {"python_enable_replacements": "false"}
 """Settings of a query that may read files. Names mean tables or files, never variables of the calling program."""
 _BATCH_ROWS = 2_048
 """Rows of a batch of a result that is not kept whole: the size of DuckDB's own vectors."""
+_STREAM_ROWS = 16 * _BATCH_ROWS
+"""Rows of a batch of a result that is read to its end."""
 _DOTTED = re.compile(r"\w+\.\w+")
 _WORD = re.compile(r"\w+")
 _INTERRUPTED = "INTERRUPT Error"
@@ -200,12 +202,12 @@ class SqlResult:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The limits of a query on the server's console."""
+    """The limits of a query that a server answers."""
 
     memory_bytes: int
     """DuckDB's memory. It may not spill to disk."""
-    rows: int
-    """The most rows of the result; no more are computed."""
+    rows: int | None = None
+    """The most rows of the result; no more are computed. None for all."""
 
     @property
     def settings(self) -> dict[str, str]:
@@ -239,22 +241,125 @@ class Query:
         return (_OPEN if self.external_access else sql_gate.CLOSED) | (self.bounds.settings if self.bounds else {})
 
 
+@dataclass(frozen=True, slots=True)
+class SqlStream:
+    """A query that runs. Its rows are computed while they are read."""
+
+    schema: pa.Schema
+    token: str
+    """The cut of the read; empty if the query names no table."""
+    batches: Iterator[pa.RecordBatch]
+    """The rows, once."""
+    _reads: Callable[[], tuple[Explanation, ...]] = tuple
+
+    def explain(self) -> str:
+        """A few lines for each table, for the rows that were read so far."""
+        return "\n".join(map(str, self._reads()))
+
+
 def run(source: Source, query: Query | str, tables: Callable[[], Sequence[Table]] = tuple) -> SqlResult:
     """Run one query over the tables at one cut. `tables` returns all tables that the caller may see."""
     query = Query(query) if isinstance(query, str) else query
+    with ExitStack() as held:
+        asked, answer = _begun(source, query, tables, lambda found, _: _kept(found, query), held)
+        kept, behind = answer.rows
+        reads = answer.reads()
+        if asked.explained:
+            return SqlResult(_explanation(reads), answer.token, reads)
+        return SqlResult(_utc(kept), answer.token, reads, behind)
+
+
+@contextmanager
+def stream(source: Source, query: Query | str, tables: Callable[[], Sequence[Table]] = tuple) -> Iterator[SqlStream]:
+    """Run one query in memory that does not grow with its rows: schema and token are known before all are computed.
+
+    DuckDB may refuse a condition or find another name of a column in its first batch: the query then starts again. It
+    does not start again after the first batch has been read.
+    """
+    query = Query(query) if isinstance(query, str) else query
+    with ExitStack() as held:
+        asked, answer = _begun(source, query, tables, _first_batch, held)
+        if asked.explained:
+            for _ in answer.rows.batches():
+                pass
+            lines = _explanation(answer.reads())
+            yield SqlStream(lines.schema, answer.token, iter(lines.to_batches()))
+            return
+        schema = _utc_schema(answer.rows.schema)
+        batches = (batch.cast(schema) for batch in answer.rows.batches())
+        yield SqlStream(schema, answer.token, batches, answer.reads)
+
+
+def _begun(
+    source: Source,
+    query: Query,
+    tables: Callable[[], Sequence[Table]],
+    take: _Take[_Taken],
+    held: ExitStack,
+) -> tuple[Statement, _Answer[_Taken]]:
+    """The statement, and the value of `take` for DuckDB's result. `held` closes cuts and connection."""
     asked = sql_text.statement(query.text)
     try:
         with tracing.span("sql", text=query.text):
-            answer = _run(source, query, asked, tables)
+            return asked, _run(source, query, asked, tables, take, held)
     except NotFound as error:
         raise _meant(error, asked, tables) from error
-    if not asked.explained:
-        return answer
-    lines = answer.explain().splitlines() or ["the query reads no table of the lake"]
-    return SqlResult(pa.table({"explanation": pa.array(lines, pa.string())}), answer.token, answer.reads)
 
 
-def _run(source: Source, query: Query, asked: Statement, tables: Callable[[], Sequence[Table]]) -> SqlResult:
+def _explanation(reads: Sequence[Explanation]) -> pa.Table:
+    lines = "\n".join(map(str, reads)).splitlines() or ["the query reads no table of the lake"]
+    return pa.table({"explanation": pa.array(lines, pa.string())})
+
+
+_Taken = TypeVar("_Taken")
+_Take = Callable[[Any, "_Request"], _Taken]
+"""Reads of DuckDB's result while the query may still start again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer(Generic[_Taken]):
+    """The begin of a query's answer: the rows, or a reader of them."""
+
+    rows: _Taken
+    token: str
+    reads: Callable[[], tuple[Explanation, ...]]
+
+
+class _Reader:
+    """A result of DuckDB behind its first batch, which has been read."""
+
+    def __init__(self, reader: pa.RecordBatchReader, request: _Request) -> None:
+        self._reader, self._request = reader, request
+        self._left = request.query.bounds.rows if request.query.bounds else None
+        self._first = next(reader, None)
+        self.schema: pa.Schema = reader.schema
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, as many as the query may have."""
+        batch, self._first = self._first, None
+        while batch is not None and self._left != 0:
+            if self._left is not None:
+                batch = batch.slice(0, self._left)
+                self._left -= batch.num_rows
+            yield batch
+            if self._left == 0:
+                return
+            try:
+                batch = next(self._reader, None)
+            except _engine_errors(self._request.engine) as error:
+                if self._request.failures:
+                    raise self._request.failures[0] from error
+                raise Invalid(f"the query failed: {sql_text.plain(error)}") from error
+
+
+def _run(
+    source: Source,
+    query: Query,
+    asked: Statement,
+    tables: Callable[[], Sequence[Table]],
+    take: _Take[_Taken],
+    held: ExitStack,
+) -> _Answer[_Taken]:
     from lakestore.union.dataset import Rows  # imports pandas if it is installed: only for queries
 
     engine = _duckdb()
@@ -266,27 +371,41 @@ def _run(source: Source, query: Query, asked: Statement, tables: Callable[[], Se
     as_one = frozenset(quoted & set(named))
     sql_gate.check(engine, asked.text, _rules(asked, query, (dotted, as_one), tables))
     declared = sorted(known, key=lambda table: table.name not in asked.names) if asked.of_catalog else ()
-    request = _Request(engine, asked, query, declared, as_one)
+    failures: list[LakestoreError] = []
+    request = _Request(engine, asked, query, failures, held, declared, as_one)
     if not named and not asked.past:
-        found, behind = _answer(request, {}, [], {})
-        return SqlResult(found, "", rows_behind=behind)
-    with ExitStack() as held:
-        cut = held.enter_context(opened(source, list(named), query.at, query.require)) if named else None
-        system = {word for word in _WORD.findall(query.text.lower()) if word in SYSTEM_TYPES}
-        failures: list[LakestoreError] = []
-        views = {name: Rows(cut, cut.plan.scan(name), system, failures) for name in named} if cut else {}
-        for place, (name, position) in enumerate(asked.past):
-            then = held.enter_context(opened(source, [name], _position(engine, position)))
-            views[sql_text.past_name(place, name)] = Rows(then, then.plan.scan(name), system, failures)
-        used = {identifier.name.lower() for identifier in asked.tree.find_all(exp.Identifier)}
-        shown = old_names.spellings({name: rows.table for name, rows in views.items()}, used)
-        if cut and not query.params and views.keys() == named.keys() and shown == [{}]:
-            counted = _counted(asked, cut, next(iter(views)))
-            if counted is not None:
-                return counted
-        found, behind = _spelled(request, views, failures, shown)
-        reads = tuple(read for rows in views.values() for read in rows.reads)
-        return SqlResult(found, cut.token if cut else then.token, reads, behind)
+        return _Answer(_taken(request, {}, {}, take), "", tuple)
+    cut = held.enter_context(opened(source, list(named), query.at, query.require)) if named else None
+    system = {word for word in _WORD.findall(query.text.lower()) if word in SYSTEM_TYPES}
+    views = {name: Rows(cut, cut.plan.scan(name), system, failures) for name in named} if cut else {}
+    for place, (name, position) in enumerate(asked.past):
+        then = held.enter_context(opened(source, [name], _position(engine, position)))
+        views[sql_text.past_name(place, name)] = Rows(then, then.plan.scan(name), system, failures)
+    token = cut.token if cut else then.token
+
+    def reads() -> tuple[Explanation, ...]:
+        return tuple(read for rows in views.values() for read in rows.reads)
+
+    used = {identifier.name.lower() for identifier in asked.tree.find_all(exp.Identifier)}
+    shown = old_names.spellings({name: rows.table for name, rows in views.items()}, used)
+    if cut and not query.params and views.keys() == named.keys() and shown == [{}]:
+        counted = _counted(asked, cut, next(iter(views)))
+        if counted is not None:
+            return _Answer(take(_Counted(counted.table), request), token, lambda: counted.reads)
+    return _Answer(_spelled(request, views, shown, take), token, reads)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A result with the methods of DuckDB's that are used here, for rows that are known without DuckDB."""
+
+    table: pa.Table
+
+    def to_arrow_table(self) -> pa.Table:
+        return self.table
+
+    def to_arrow_reader(self, _rows: int) -> pa.RecordBatchReader:
+        return self.table.to_reader()
 
 
 def _rules(
@@ -351,6 +470,12 @@ def _reads_alike(where: exp.Expr, name: str) -> bool:
     return not any(len(each.parts) > 1 and each.parts[0].name.lower() in own for each in where.find_all(exp.Column))
 
 
+def preload() -> None:
+    """Import what a query needs and start DuckDB's parser, so that the first query does not wait for it."""
+    with suppress(Invalid):  # DuckDB is not installed: the query says so
+        sql_gate.check(_duckdb(), "SELECT 1", sql_gate.Rules())
+
+
 def _duckdb() -> Any:
     with needs_extra("duckdb", "lake.sql"):
         import duckdb
@@ -364,6 +489,10 @@ class _Request:
     engine: Any
     asked: Statement
     query: Query
+    failures: list[LakestoreError]
+    """Errors of the reads, which DuckDB reports as its own."""
+    held: ExitStack
+    """Closes the connection of a query that runs."""
     declared: Sequence[Table] = ()
     """Tables that are created in DuckDB without rows."""
     quoted: frozenset[str] = frozenset()
@@ -371,29 +500,27 @@ class _Request:
 
 
 def _spelled(
-    request: _Request, tables: Mapping[str, Rows], failures: list[LakestoreError], shown: Sequence[old_names.Spelling]
-) -> tuple[pa.Table, int]:
+    request: _Request, tables: Mapping[str, Rows], shown: Sequence[old_names.Spelling], take: _Take[_Taken]
+) -> _Taken:
     """The answer with the first spelling of the columns in which DuckDB finds every name of the query."""
     refusal: _UnboundError | None = None
     for spelling in shown:
         try:
-            return _answer(request, tables, failures, spelling)
+            return _taken(request, tables, spelling, take)
         except _UnboundError as error:
             refusal = refusal or error
     assert refusal is not None
     raise Invalid(refusal.message) from refusal.__cause__
 
 
-def _answer(
-    request: _Request, tables: Mapping[str, Rows], failures: list[LakestoreError], spelling: old_names.Spelling
-) -> tuple[pa.Table, int]:
-    """(the rows to keep, the number of further rows)."""
+def _taken(request: _Request, tables: Mapping[str, Rows], spelling: old_names.Spelling, take: _Take[_Taken]) -> _Taken:
+    """The value of `take` for the result, after as many starts as it needs."""
     settings = dict(request.query.settings)
     if len(request.asked.text) > PUSHED_CHARS_MAX:
         settings |= _NO_PUSHDOWN
     while True:
         try:
-            return _answered(request, tables, failures, settings, spelling)
+            return _started(request, tables, settings, spelling, take)
         except _RetryError as again:
             settings |= again.settings
             for rows in tables.values():
@@ -412,14 +539,15 @@ class _RetryError(Exception):
         self.settings = settings
 
 
-def _answered(
+def _started(
     request: _Request,
     tables: Mapping[str, Rows],
-    failures: list[LakestoreError],
     settings: Mapping[str, str],
     spelling: old_names.Spelling,
-) -> tuple[pa.Table, int]:
-    engine, query, text = request.engine, request.query, request.asked.text
+    take: _Take[_Taken],
+) -> _Taken:
+    """The value of `take` for the result. `request.held` closes the connection, or this function if it fails."""
+    engine, query, failures = request.engine, request.query, request.failures
     connection = engine.connect(config=settings)
     asked_to_stop = threading.Event()
 
@@ -427,41 +555,55 @@ def _answered(
         asked_to_stop.set()
         connection.interrupt()
 
-    try:
-        connection.execute("SET TimeZone = 'UTC'")
-        declare(connection, request.declared)
-        connection.execute("SET lock_configuration = true")
-        for number, (name, rows) in enumerate(tables.items()):
-            alias = f"{SYSTEM_PREFIX}lakestore_{number}"
-            _register(connection, name, alias, rows, spelling.get(name, {}))
-            if name in request.quoted:
-                database, short = name.split(".")
-                connection.execute(f'CREATE VIEW "{name}" AS FROM {CATALOG}."{database}"."{short}"')
-        if query.started is not None:
-            query.started(stop)
-        found = _executed(connection, text, query.params)
-        kept, behind = _kept(found, query)
-        return _utc(kept), behind
-    # while results are streamed, DuckDB's errors arrive as Arrow's
-    except (engine.Error, pa.ArrowException, OSError) as error:
-        if failures:
-            raise failures[0] from error
-        if _INTERRUPTED in str(error) and settings.get("threads") != "1" and not asked_to_stop.is_set():
-            # with one thread, no other thread stops before the failure is reported
-            raise _RetryError({"threads": "1"}) from error
-        if _NOT_PUSHED.search(str(error)) and not _NO_PUSHDOWN.items() <= settings.items():
-            raise _RetryError(_NO_PUSHDOWN) from error
-        refusal = _UnboundError if isinstance(error, engine.BinderException) else Invalid
-        raise refusal(f"the query failed: {sql_text.plain(error)}") from error
-    finally:
-        connection.close()
+    with ExitStack() as failing:
+        failing.callback(connection.close)
+        try:
+            _prepare(connection, request, tables, spelling)
+            if query.started is not None:
+                query.started(stop)
+            taken = take(_executed(connection, request.asked.text, query.params), request)
+        # while results are streamed, DuckDB's errors arrive as Arrow's
+        except _engine_errors(engine) as error:
+            if failures:
+                raise failures[0] from error
+            if _INTERRUPTED in str(error) and settings.get("threads") != "1" and not asked_to_stop.is_set():
+                # with one thread, no other thread stops before the failure is reported
+                raise _RetryError({"threads": "1"}) from error
+            if _NOT_PUSHED.search(str(error)) and not _NO_PUSHDOWN.items() <= settings.items():
+                raise _RetryError(_NO_PUSHDOWN) from error
+            refusal = _UnboundError if isinstance(error, engine.BinderException) else Invalid
+            raise refusal(f"the query failed: {sql_text.plain(error)}") from error
+        request.held.enter_context(failing.pop_all())
+        return taken
+
+
+def _prepare(connection: Any, request: _Request, tables: Mapping[str, Rows], spelling: old_names.Spelling) -> None:
+    """Lock the connection and register the tables."""
+    connection.execute("SET TimeZone = 'UTC'")
+    declare(connection, request.declared)
+    connection.execute("SET lock_configuration = true")
+    for number, (name, rows) in enumerate(tables.items()):
+        alias = f"{SYSTEM_PREFIX}lakestore_{number}"
+        _register(connection, name, alias, rows, spelling.get(name, {}))
+        if name in request.quoted:
+            database, short = name.split(".")
+            connection.execute(f'CREATE VIEW "{name}" AS FROM {CATALOG}."{database}"."{short}"')
+
+
+def _engine_errors(engine: Any) -> tuple[type[Exception], ...]:
+    return engine.Error, pa.ArrowException, OSError
+
+
+def _first_batch(found: Any, request: _Request) -> _Reader:
+    """The result with its first batch read: until then DuckDB may refuse a condition, and the query starts again."""
+    return _Reader(found.to_arrow_reader(_STREAM_ROWS), request)
 
 
 def _kept(found: Any, query: Query) -> tuple[pa.Table, int]:
     """(the rows to keep, the number of further rows)."""
     if query.kept_rows is not None:
         return first_rows(found.to_arrow_reader(_BATCH_ROWS), query.kept_rows, query.kept_bytes)
-    if query.bounds is not None:
+    if query.bounds is not None and query.bounds.rows is not None:
         return first(found.to_arrow_reader(query.bounds.rows), query.bounds.rows), 0
     return found.to_arrow_table(), 0
 
@@ -497,7 +639,11 @@ def _register(connection: Any, name: str, alias: str, rows: Rows, spelling: Mapp
 
 def _utc(table: pa.Table) -> pa.Table:
     """DuckDB calls the time zone Etc/UTC; results use UTC."""
-    return table.cast(pa.schema([field.with_type(_utc_type(field.type)) for field in table.schema]))
+    return table.cast(_utc_schema(table.schema))
+
+
+def _utc_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_type(_utc_type(field.type)) for field in schema])
 
 
 def _utc_type(kind: pa.DataType) -> pa.DataType:

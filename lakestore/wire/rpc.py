@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf import message_factory
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from lakestore.errors import Invalid
 from lakestore.v1 import lakestore_pb2
@@ -187,3 +187,11 @@ def _ignored(method: Method, name: str, since: int, release: str) -> Invalid:
         f"the server ({release or 'an older release'}) would ignore {name!r} of {method.name}, which came"
         f" with protocol {since}: run the server with a newer release, or ask without it"
     )
+
+
+def parsed(kind: Any, data: bytes) -> Any:
+    """The message of this kind in the bytes, or `Invalid`."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise Invalid(f"{len(data)} bytes are not a {kind.DESCRIPTOR.name} of the protocol") from None

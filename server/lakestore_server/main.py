@@ -73,6 +73,8 @@ from lakestore_server.operate.hold_verbs import HoldVerbs
 from lakestore_server.operate.memory import MemoryStatus
 from lakestore_server.operate.metric_sources import Sources
 from lakestore_server.operate.status import Duties
+from lakestore_server.queries.rpcs import Rpcs
+from lakestore_server.queries.service import QueryService
 from lakestore_server.read.leader_holds import LeaderHolds, hold_seconds
 from lakestore_server.read.leases import Leases
 from lakestore_server.service import Service
@@ -280,6 +282,8 @@ class Server:
     _tier_process: TierProcess | None = None
     _http: HttpServer | None = None
     _console: Console | None = None
+    queries: QueryService | None = None
+    """Answers SQL for all ports; None before `start`."""
 
     def __init__(
         self,
@@ -467,7 +471,7 @@ class Server:
 
     def start(self) -> None:
         for lack in sandbox.support().missing if self.settings.limits.query_processes else ():
-            log.warning("queries of the console run without a part of their sandbox: no %s", lack)
+            log.warning("queries run without a part of their sandbox: no %s", lack)
         host, limits = self.settings.host, self.settings.limits
         admission = Admission(
             self.access,
@@ -476,7 +480,9 @@ class Server:
             metrics_open=self.settings.metrics_open,
             check_leads=self.engine.loop.refuse_when_following,
         )
-        self._console = console = Console(self.service, self.sources, admission, self._clock)
+        rpcs = Rpcs(self.service, admission)
+        self.queries = QueryService(rpcs, limits, self.sources.query_deaths, self.engine.supervisor)
+        self._console = console = Console(self.queries, self.sources, admission, self._clock)
         hosts = (*self.settings.http.allowed_hosts, *([self._reached_host()] if self.engine.role else []))
         gate = app(self.sources, admission, console, hosts, self._keys, engine_keys=self._engine_keys)
         self._http = HttpServer(
@@ -558,6 +564,8 @@ class Server:
         if self._grpc:
             self._grpc.stop(STOP_SECONDS)
         self.presented.close()
+        if self.queries:
+            self.queries.close()
         if self._console:
             self._console.close()
         if self._http:

@@ -15,6 +15,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.edge.console.routes import Console
 from lakestore_server.operate.history import History, Kind, Series
 from lakestore_server.operate.lake_figures import LakeFigures
+from lakestore_server.queries.service import QueryService
 from tests.support.browser import Browser
 from tests.support.served import SCHEMA, Served
 
@@ -29,6 +30,13 @@ def console_of(served: Served) -> Console:
     console = served.server._console
     assert console is not None
     return console
+
+
+def queries_of(served: Served) -> QueryService:
+    """The query service of a server with ports."""
+    queries = served.server.queries
+    assert queries is not None
+    return queries
 
 
 def address(served: Served) -> str:

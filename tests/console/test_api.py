@@ -22,15 +22,13 @@ from lakestore.release import wheel_with
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import pipe
 from lakestore.wire.pipe import Verb
-from lakestore_server.access.callers import Caller
-from lakestore_server.access.principals import ANYONE, Proof
 from lakestore_server.edge.console import routes, tails
 from lakestore_server.edge.console.api import _shown
-from lakestore_server.edge.console.queries import Query
 from lakestore_server.host.supervisor import DutyState
 from lakestore_server.operate.board import HELD_BY
-from lakestore_server.operate.metric_sources import QueryDeaths
-from tests.console.scene import address, console_of
+from lakestore_server.queries.question import Question
+from lakestore_server.queries.service import QueryRun
+from tests.console.scene import address, console_of, queries_of
 from tests.support.rights import token_of, write_auth
 from tests.support.served import SCHEMA, Served
 from tests.support.waiting import until
@@ -217,8 +215,7 @@ def test_a_query_reads_by_the_viewers_rights_and_no_further(served: Served) -> N
 
 
 def test_a_query_that_takes_too_long_is_ended(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = Limits(query_seconds=1)
-    monkeypatch.setattr(console_of(served)._queries, "_limits", limits)
+    monkeypatch.setattr(queries_of(served), "limits", Limits(query_seconds=1))
     answer = query(served, "root", "SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000000) b")
     assert answer.status_code == 503
     assert "it took 1 seconds" in answer.json()["error"]["message"]
@@ -227,13 +224,15 @@ def test_a_query_that_takes_too_long_is_ended(served: Served, monkeypatch: pytes
 def test_without_duckdb_the_extra_is_named(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(tmp_path, "duckdb.py").write_text("raise ModuleNotFoundError('No module named duckdb')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    queries_of(served).pool.end_idle()
     answer = query(served, "root", "SELECT 1")
+    queries_of(served).pool.end_idle()
     assert wheel_with("duckdb") in answer.json()["error"]["message"]
 
 
 def test_the_querys_process_may_only_read(served: Served) -> None:
-    caller = Caller(served.server.access, Proof(ANYONE))
-    asked = Query(console_of(served)._rpcs, caller, LIMITS, "SELECT 1", QueryDeaths())
+    caller = served.server.access.caller(token_of("report"))
+    asked = QueryRun(queries_of(served), caller, "console", Question("SELECT 1"))
     for name in ("Commit", "DropTable", "AcceptClock", "Changes", "Nonsense"):
         for verb in (Verb.CALL, Verb.OPEN):
             with pytest.raises(Denied, match=name):
@@ -241,15 +240,15 @@ def test_the_querys_process_may_only_read(served: Served) -> None:
 
 
 def test_a_killed_process_is_an_error_and_takes_nothing_with_it(served: Served) -> None:
-    queries = console_of(served)._queries
+    queries = queries_of(served)
 
     async def killed() -> httpx.Response:
         async with httpx.AsyncClient(base_url=address(served), timeout=90) as http:
             http.headers["Authorization"] = f"Bearer {token_of('root')}"
             text = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000000) b"
             asked = asyncio.ensure_future(http.post(f"{API}/query", json={"sql": text}))
-            await asyncio.to_thread(until, lambda: any(each.pid for each in queries._running), "the process")
-            os.kill(next(each.pid for each in queries._running if each.pid), 9)
+            await asyncio.to_thread(until, lambda: any(each.pid for each in list(queries._runs)), "the process")
+            os.kill(next(each.pid for each in list(queries._runs) if each.pid), 9)
             return await asked
 
     answer = asyncio.run(killed())

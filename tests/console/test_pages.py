@@ -14,7 +14,7 @@ import pytest
 from lakestore.evolution import SetContract
 from lakestore_server.operate.status import ServerStatus, StatusReader
 from lakestore_server.state.commit_record import Leader
-from tests.console.scene import LOGS, address, console_of, orders
+from tests.console.scene import LOGS, address, console_of, orders, queries_of
 from tests.support.browser import Browser
 from tests.support.replicas import Replicas
 from tests.support.rights import token_of, write_auth
@@ -279,10 +279,10 @@ def test_the_query_box_answers_refuses_and_cancels(page: Browser, shop: Served) 
     assert "the console takes 65,536" in page.until("document.querySelector('.error')?.textContent")
     run("SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000000) b")
     page.until("document.body.innerText.includes('Running for')")
-    until(lambda: any(query.pid for query in console_of(shop)._queries._running), "the query's process")
+    until(lambda: any(query.pid for query in list(queries_of(shop)._runs)), "the query's process")
     page.js("[...document.querySelectorAll('button')].find((b) => b.textContent === 'Cancel').click()")
     page.until("document.body.innerText.includes('The query was cancelled')")
-    until(lambda: not console_of(shop)._queries._running, "the end of the query's process")
+    until(lambda: not list(queries_of(shop)._runs), "the end of the query's process")
     shop.lake.drop_table("sql.orders")
 
 

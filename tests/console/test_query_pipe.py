@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,14 +14,19 @@ from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import pipe
 from lakestore.wire.pipe import Verb
-from lakestore_server.edge.console import queries, rpcs
-from lakestore_server.edge.console.queries import Query
 from lakestore_server.host import child
+from lakestore_server.host.supervisor import Supervisor
 from lakestore_server.operate.metric_sources import QueryDeaths
+from lakestore_server.queries import rpcs
+from lakestore_server.queries import service as queries
+from lakestore_server.queries.question import Ask, Question
+from lakestore_server.queries.service import QueryRun, QueryService
 
 
 class Calls:
     """RPCs that answer with nothing."""
+
+    generation = 0
 
     def begin(self, _caller: object, _name: str) -> Any:
         return SimpleNamespace(follow=lambda: None, recheck=lambda: None)
@@ -37,12 +42,18 @@ class Calls:
 
 
 @pytest.fixture
-def query() -> Query:
-    caller = SimpleNamespace(counted_as="viewer")
-    return Query(cast("Any", Calls()), cast("Any", caller), Limits(), "SELECT 1", QueryDeaths())
+def service() -> Iterator[QueryService]:
+    service = QueryService(cast("Any", Calls()), Limits(), QueryDeaths(), Supervisor())
+    yield service
+    service.close()
 
 
-def test_a_query_holds_so_many_streams_open(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def query(service: QueryService) -> QueryRun:
+    return QueryRun(service, cast("Any", SimpleNamespace(counted_as="viewer")), "test", Question("SELECT 1"))
+
+
+def test_a_query_holds_so_many_streams_open(query: QueryRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "STREAMS_MAX", 3)
     opening = Verb.OPEN, pipe.called("Fetch", pb.PlanRequest(tables=["a.b"]).SerializeToString())
     numbers = [query._answer_to(*opening) for _ in range(3)]
@@ -52,7 +63,7 @@ def test_a_query_holds_so_many_streams_open(query: Query, monkeypatch: pytest.Mo
     assert query._answer_to(*opening)
 
 
-def test_a_query_names_so_many_tables_in_its_requests(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_names_so_many_tables_in_its_requests(query: QueryRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpcs, "ASKED_BYTES_MAX", 5 * (rpcs.CALL_BYTES + 8))
     for _ in range(100):
         query.reads.read("Plan", pb.PlanRequest(tables=["a.b"]).SerializeToString())
@@ -63,7 +74,10 @@ def test_a_query_names_so_many_tables_in_its_requests(query: Query, monkeypatch:
 
 
 def test_what_the_process_says_is_logged_as_one_line(
-    query: Query, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    query: QueryRun,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """The process writes into a pipe, not into the server's log or terminal."""
     module_process = child.module_process
@@ -72,8 +86,8 @@ def test_what_the_process_says_is_logged_as_one_line(
         "module_process",
         lambda *_, **given: module_process("tests.support.loud_process", stderr=given.get("stderr")),
     )
-    with caplog.at_level(logging.WARNING, "lakestore.console"), pytest.raises(Exception, match="has ended"):
-        query.answer()
+    with caplog.at_level(logging.WARNING, "lakestore.queries"), pytest.raises(Exception, match="has ended"):
+        list(query.stream(Ask.RUN))
     (record,) = caplog.records
     assert r"\x1b]0;owned\x07\n2026 INFO all is well" in record.getMessage()
     assert "\n" not in record.getMessage()

@@ -24,10 +24,10 @@ from lakestore.model import file_uri
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import pipe
 from lakestore.wire.pipe import Verb
-from lakestore_server.edge.console import queries
-from lakestore_server.edge.console.queries import LakeFiles
 from lakestore_server.host import sandbox
-from tests.console.scene import address
+from lakestore_server.queries import service as queries
+from lakestore_server.queries.lake_files import LakeFiles
+from tests.console.scene import address, queries_of
 from tests.support.log_tierer import LogTierer
 from tests.support.rights import token_of, write_auth
 from tests.support.served import Served
@@ -58,6 +58,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def ask(served: Served, text: str, name: str = "reader") -> httpx.Response:
     with httpx.Client(base_url=address(served), headers={"Authorization": f"Bearer {token_of(name)}"}) as http:
         return http.post("/console/api/query", json={"sql": text}, timeout=90)
+
+
+@pytest.fixture(autouse=True)
+def own_processes(served: Served) -> Iterator[None]:
+    """A test with other walls, or without the list, leaves no process to the next test."""
+    queries_of(served).pool.end_idle()
+    yield
+    queries_of(served).pool.end_idle()
 
 
 def attempts(answer: httpx.Response) -> dict[str, str]:
@@ -148,7 +156,7 @@ def test_a_process_that_dies_by_a_signal_is_told_logged_and_counted(
     served: Served, text: str, signal: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = served.server.sources.query_deaths.by_signal.get(signal, 0)
-    with caplog.at_level(logging.WARNING, "lakestore.console"):
+    with caplog.at_level(logging.WARNING, "lakestore.queries"):
         answer = ask(served, pointer_call() if text == "pointer" else text)
     assert answer.status_code == 503
     assert f"ended by {signal}" in answer.json()["error"]["message"]
@@ -226,6 +234,8 @@ def test_manifests_and_data_files_outside_the_tables_folder_are_not_opened(serve
 REACHES = """
 import fcntl, json, os, sys
 from lakestore_server.host import sandbox
+from lakestore_server.queries import service as queries
+from lakestore_server.queries.lake_files import LakeFiles
 sandbox.confine_calls()
 other, (there, here), done = int(sys.argv[1]), os.pipe(), []
 for name, attempt in {

@@ -15,8 +15,8 @@ import pytest
 import lakestore as ls
 from lakestore.errors import Denied, NotAuthenticated
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.edge.console.queries import Query
-from tests.console.scene import address, console_of
+from lakestore_server.queries.service import QueryRun
+from tests.console.scene import address, queries_of
 from tests.support.rights import token_of, write_auth
 from tests.support.served import Served
 from tests.support.waiting import until
@@ -172,9 +172,9 @@ SLOW = "SELECT sum(hash(a.id + b.range + c.range)) FROM {} a, range(10000000) b,
 
 
 def test_a_running_query_ends_when_the_right_to_what_it_reads_goes(served: Served, name: str) -> None:
-    queries = console_of(served)._queries
+    queries = queries_of(served)
 
-    def reads(query: Query) -> bool:
+    def reads(query: QueryRun) -> bool:
         return any(rpc == "Plan" and name in tables for rpc, tables in query.reads._calls)
 
     with web(served, token_of("shop")) as http:
@@ -182,7 +182,7 @@ def test_a_running_query_ends_when_the_right_to_what_it_reads_goes(served: Serve
         body = {"sql": SLOW.format(name)}
         thread = threading.Thread(target=lambda: answers.append(http.post("/console/api/query", json=body)))
         thread.start()
-        until(lambda: any(reads(query) for query in queries._running), "the plan of the query")
+        until(lambda: any(reads(query) for query in list(queries._runs)), "the plan of the query")
         moved = hidden(served, name)
         thread.join()
     assert answers[0].status_code == 403

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 import lakestore as ls
 from lakestore.errors import Denied
+from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore_server.access import policy
@@ -25,6 +26,9 @@ from lakestore_server.edge.console.routes import Console
 from lakestore_server.edge.http import routes
 from lakestore_server.host.clock import RealClock
 from lakestore_server.main import KnownTables, Server
+from lakestore_server.operate.metric_sources import QueryDeaths
+from lakestore_server.queries.rpcs import Rpcs
+from lakestore_server.queries.service import QueryService
 from lakestore_server.settings import Settings
 
 UUID = "0" * 32
@@ -95,8 +99,11 @@ def test_every_route_has_exactly_one_rule(tmp_path: Path) -> None:
     server = Server(Settings(tmp_path / "data"))
     try:
         admission = Admission(server.access, KnownTables(server.engine), RealClock())
-        console = Console(server.service, server.sources, admission, RealClock())
+        supervisor = server.engine.supervisor
+        queries = QueryService(Rpcs(server.service, admission), Limits(), QueryDeaths(), supervisor)
+        console = Console(queries, server.sources, admission, RealClock())
         assert served(routes(server.sources, admission, console)) == set(ROUTES)
+        queries.close()
     finally:
         server.close()
 

@@ -7,6 +7,7 @@ attacker would try from within the process; any other text runs as SQL that nobo
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import socket
 import subprocess
@@ -14,15 +15,14 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from lakestore_server.host import confined_process
-from lakestore_server.host.child import Parent
+from lakestore_server.host.child import Parent, Parts
 
 SERVER = os.getppid()
 
 
-def _tried(tries: dict[str, Callable[[], object]]) -> dict[str, Any]:
+def _tried(tries: dict[str, Callable[[], object]]) -> list[list[str]]:
     """What each attempt came to: `done`, or the error."""
     rows = []
     for name, attempt in tries.items():
@@ -31,7 +31,7 @@ def _tried(tries: dict[str, Callable[[], object]]) -> dict[str, Any]:
             rows.append([name, "done"])
         except (OSError, KeyError) as error:
             rows.append([name, type(error).__name__])
-    return {"columns": [], "rows": rows, "more": False, "token": "", "seconds": 0, "explain": ""}
+    return rows
 
 
 def _files(folder: str) -> dict[str, Callable[[], object]]:
@@ -63,38 +63,51 @@ def _calls(folder: str) -> dict[str, Callable[[], object]]:
 
 def _thread_is_confined() -> None:
     found: list[str] = []
-    thread = threading.Thread(target=lambda: found.extend(row[1] for row in _tried(_files("/"))["rows"][:4]))
+    thread = threading.Thread(target=lambda: found.extend(row[1] for row in _tried(_files("/"))[:4]))
     thread.start()
     thread.join()
     assert set(found) == {"PermissionError"}, found
 
 
+def _attempts(text: str) -> list[list[str]] | None:
+    """What the attempts of a text came to; None for a text that is SQL."""
+    kind, _, rest = text.partition(" ")
+    if kind == "!files":
+        if "landlock" in sys.argv:
+            _thread_is_confined()
+        return _tried(_files(rest))
+    if kind == "!calls":
+        return _tried(_calls(rest))
+    if kind == "!exec":
+        os.execv("/bin/true", ["true"])
+    if kind == "!ptrace":
+        ctypes.CDLL(None).ptrace(16, SERVER, 0, 0)
+    if kind == "!environment":
+        return _tried({name: lambda: None for name in os.environ})
+    return None
+
+
 def main(parent: Parent, confine: Callable[[], None]) -> None:
     """As the process of a query does, behind the wall."""
-    from lakestore.client import query_process
+    import pyarrow as pa  # starts threads, so only behind the wall
+
     from lakestore.union import sql_gate
+    from lakestore_server.queries import process
+    from lakestore_server.queries.question import Bounds, Figures, Head, Part, Question
 
-    answered = query_process.answer_query
+    answered = process.answered
 
-    def hostile(wire: Any, question: dict[str, Any]) -> dict[str, Any]:
-        kind, _, rest = question["text"].partition(" ")
-        if kind == "!files":
-            if "landlock" in sys.argv:
-                _thread_is_confined()
-            return _tried(_files(rest))
-        if kind == "!calls":
-            return _tried(_calls(rest))
-        if kind == "!exec":
-            os.execv("/bin/true", ["true"])
-        if kind == "!ptrace":
-            ctypes.CDLL(None).ptrace(16, SERVER, 0, 0)
-        if kind == "!environment":
-            return _tried({name: lambda: None for name in os.environ})
-        return answered(wire, question)
+    def hostile(wire: process.PipeWire, question: Question, bounds: Bounds) -> Parts:
+        rows = _attempts(question.text)
+        if rows is None:
+            return (yield from answered(wire, question, bounds))
+        yield Head(pa.schema([]), "").to_bytes()
+        yield Part.head(len(rows)) + json.dumps(rows).encode()
+        return Figures(len(rows)).to_bytes()
 
-    query_process.answer_query = hostile
+    process.answered = hostile
     sql_gate.check = lambda *_: None
-    query_process.main(parent, confine)
+    process.main(parent, confine)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.commit.engine import DRAINING
 from lakestore_server.edge.arrivals import Arrivals
 from lakestore_server.edge.first_messages import FirstMessages
-from lakestore_server.edge.rpc_dispatch import Dispatch, parse_commit, parsed
+from lakestore_server.edge.rpc_dispatch import Dispatch, parse_commit
 from lakestore_server.edge.rpc_port import Rpc, RpcPort
 from lakestore_server.edge.rpc_streams import AnswerStream, Failed, Intake
 from lakestore_server.edge.tls import TlsKeys
@@ -384,7 +384,7 @@ class GrpcServer:
         waits = method.name == "Changes"
 
         def items() -> Generator[Any]:
-            request = admitted.request(parsed(method.request, data))
+            request = admitted.request(rpc.parsed(method.request, data))
             with self._permits.taken(1, admitted.owner):
                 yield from verb(request, call) if waits else verb(request)
 
@@ -464,7 +464,7 @@ class GrpcServer:
 
     def _told(self, call: Rpc, admitted: RpcCall, data: bytes) -> None:
         try:
-            request = admitted.request(parsed(reflection_pb2.ServerReflectionRequest, data))
+            request = admitted.request(rpc.parsed(reflection_pb2.ServerReflectionRequest, data))
             answers: Any = self._reflection.ServerReflectionInfo
             told = next(answers(iter([request]), None))
             call.send(told.SerializeToString(), partial(self._reflect, call, admitted))

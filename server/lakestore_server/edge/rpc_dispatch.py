@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
-from lakestore.errors import Internal, Invalid, LakestoreError
+from lakestore.errors import Internal, LakestoreError
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc
@@ -49,7 +49,7 @@ class Dispatch:
         """The answer to the only message of a call, or a `LakestoreError`."""
         method, verb = self._verbs[call.path]
         try:
-            request = call.request(parsed(method.request, data))
+            request = call.request(rpc.parsed(method.request, data))
             with self._running.taken(1, call.owner), _for_leader(call), called_by(call.principal):
                 answered: Message = call.answer(verb(request))
             return answered.SerializeToString()
@@ -77,12 +77,4 @@ def _for_leader(call: RpcCall) -> Iterator[None]:
 def parse_commit(data: bytes | pa.Buffer, judged: Callable[[Any], Any]) -> CommitMessage:
     """The commit in the bytes, with its large rows left in place, after `judged` admits it; or `Invalid`."""
     left, rows = taken_apart(data)
-    return CommitMessage(judged(parsed(pb.CommitRequest, left)), rows)
-
-
-def parsed(kind: Any, data: bytes) -> Any:
-    """The message of this kind in the bytes, or `Invalid`."""
-    try:
-        return kind.FromString(data)
-    except DecodeError:
-        raise Invalid(f"{len(data)} bytes are not a {kind.DESCRIPTOR.name} of the protocol") from None
+    return CommitMessage(judged(rpc.parsed(pb.CommitRequest, left)), rows)

@@ -1,6 +1,7 @@
-"""The server's own processes: one protocol on two pipes for snapshots, merges and queries of the console.
+"""The server's own processes: one protocol on two pipes for snapshots, merges and queries.
 
-1. The server asks, and the process answers. Until then the process may ask the server, one question at a time.
+1. The server asks, and the process answers, at once or in parts. Until then the process may ask the server, one
+question at a time.
 2. No wait is without end: a process that moves no byte for some time is killed, and the next request starts another.
 3. An error crosses the pipe with its kind and text. Bytes that are no frame end the process.
 
@@ -20,8 +21,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from enum import IntEnum
 from typing import IO, Protocol
 
@@ -38,7 +39,7 @@ STDERR_BYTES_MAX = 64 << 10
 """Bytes that are logged of a process's standard error: as many as a pipe holds."""
 FRAME_BYTES_MAX = (1 << 32) - 1
 HEAD = struct.Struct("<2sBBBI")
-MAGIC, VERSION = b"LP", 1
+MAGIC, VERSION = b"LP", 2
 READ_BYTES = 1 << 20
 _COMMON = {"PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TZDIR", "TMPDIR", "SYSTEMROOT"}
 _COMMON_PREFIXES = ("LC_", "LD_", "DYLD_", "MALLOC_", "PYTHON", "OMP_", "OPENBLAS_", "NPY_", "ARROW_")
@@ -174,7 +175,9 @@ class Gone(Unavailable):
     """The name of the signal that ended it, if that was not the server's."""
 
 
-Answer = Callable[[int, bytes], bytes]
+Parts = Generator[bytes | memoryview, None, bytes]
+"""The parts of an answer, and the payload of its END."""
+Answer = Callable[[int, bytes], bytes | Parts]
 """The process's answer to (verb, question)."""
 Serve = Callable[[int, bytes], Iterable[bytes]]
 """The parts of the server's answer to (verb, question)."""
@@ -223,7 +226,9 @@ class Child:
         log: logging.Logger = log,
     ) -> None:
         """`died` counts deaths by a signal. The standard error of a process that is not trusted is a pipe."""
-        self._name, self._module, self._arguments = name, module, arguments
+        self.name = name
+        """The purpose of the process, for errors and the log."""
+        self._module, self._arguments = module, arguments
         self._silence_seconds, self._reads_stores, self._is_trusted = silence_seconds, reads_stores, is_trusted
         self._bytes_max, self._died, self._log = bytes_max, died, log
         self._lock, self._closing = threading.Lock(), threading.Event()
@@ -235,6 +240,11 @@ class Child:
     def pid(self) -> int | None:
         """The process, if there is one."""
         return self._process.pid if self._process else None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process was started and has ended by itself. The next request would find that out."""
+        return (process := self._process) is not None and process.poll() is not None
 
     def start(self) -> None:
         """Start the process if it is not there, without waiting for it or for a request that it is at."""
@@ -252,11 +262,19 @@ class Child:
         """
         with self._lock:
             try:
-                return self._exchange(verb, question, serve)
+                return _end_of(self._exchange(verb, question, serve, in_parts=False))
             except Gone:
                 if not again or self._closing.is_set():
                     raise
-                return self._exchange(verb, question, serve)
+                return _end_of(self._exchange(verb, question, serve, in_parts=False))
+
+    def stream(self, verb: int, question: bytes = b"", serve: Serve = lambda *_: ()) -> Parts:
+        """The process's answer in parts, which are read from the pipe one by one. `serve` and errors are as of `ask`.
+
+        The process is killed if the caller closes the generator before the end.
+        """
+        with self._lock:
+            return (yield from self._exchange(verb, question, serve, in_parts=True))
 
     def kill(self) -> None:
         """End the process for good, at once."""
@@ -274,7 +292,7 @@ class Child:
         if not self._lock.acquire(timeout=END_SECONDS):
             self.kill()
             if not self._lock.acquire(timeout=END_SECONDS):
-                self._log.warning("a question of the process of %s is still being answered: it is left", self._name)
+                self._log.warning("a question of the process of %s is still being answered: it is left", self.name)
                 if (process := self._process) is not None:
                     process.wait(END_SECONDS)
                 return
@@ -283,7 +301,7 @@ class Child:
         finally:
             self._lock.release()
 
-    def _exchange(self, verb: int, question: bytes, serve: Serve) -> bytes:
+    def _exchange(self, verb: int, question: bytes, serve: Serve, *, in_parts: bool) -> Parts:
         if self._ends_in_a_row > 1:
             self._closing.wait(min(PAUSE_SECONDS * 2.0 ** min(self._ends_in_a_row - 2, 10), PAUSE_SECONDS_MAX))
         if self._closing.is_set():
@@ -291,7 +309,7 @@ class Child:
         try:
             pipe = self._opened()
             pipe.write(frame(Kind.ASK, question, verb))
-            kind, payload = self._answer(pipe, serve)
+            kind, payload = yield from self._answer(pipe, serve, in_parts=in_parts)
             error = _error_in(payload) if kind is Kind.ERROR else None
         except (EOFError, OSError, ValueError, TypeError) as lost:
             raise self._lost(lost) from lost
@@ -305,8 +323,8 @@ class Child:
             raise error
         return payload
 
-    def _answer(self, pipe: BoundedPipe, serve: Serve) -> tuple[Kind, bytes]:
-        """The frame that ends a request, once the process's questions are answered."""
+    def _answer(self, pipe: BoundedPipe, serve: Serve, *, in_parts: bool) -> Generator[bytes, None, tuple[Kind, bytes]]:
+        """The parts, and the frame that ends a request. The process's questions are answered meanwhile."""
         while True:
             kind, asked, payload = read_frame(pipe, self._bytes_max)
             if kind is Kind.ASK:
@@ -314,6 +332,8 @@ class Child:
                     pipe.write(data)
             elif kind in (Kind.END, Kind.ERROR):
                 return kind, payload
+            elif kind is Kind.PART and in_parts:
+                yield payload
             elif kind is not Kind.WORKING:
                 raise ValueError(f"a frame of kind {kind.name} where an answer was due")
 
@@ -345,7 +365,7 @@ class Child:
         self._ends_in_a_row += 1
         name = "" if why or is_closing or code >= 0 else _SIGNALS.get(-code, f"signal {-code}")
         event = why or f"was ended by {name or 'itself'}"
-        gone = Gone(f"the process of {self._name} {event}: try again")
+        gone = Gone(f"the process of {self.name} {event}: try again")
         gone.signal = name
         if name:
             self._died(name)
@@ -364,7 +384,7 @@ class Child:
                 os.set_blocking(pipe.fileno(), False)
                 text = pipe.read(STDERR_BYTES_MAX)
             if text:  # one line, escaped: code in the process could forge lines of the log
-                self._log.warning("the process of %s wrote %s", self._name, ascii(text.decode(errors="replace")))
+                self._log.warning("the process of %s wrote %s", self.name, ascii(text.decode(errors="replace")))
         return code
 
 
@@ -377,6 +397,16 @@ def _served(serve: Serve, verb: int, question: bytes) -> Iterator[bytes]:
         yield _error_frame(error)
     else:
         yield frame(Kind.END)
+
+
+def _end_of(parts: Parts) -> bytes:
+    """The end of an answer that has no parts."""
+    try:
+        next(parts)
+    except StopIteration as end:
+        data: bytes = end.value
+        return data
+    raise AssertionError("a part where none is read")
 
 
 class ServerEnded(Exception):
@@ -392,6 +422,8 @@ class Parent:
         os.dup2(2, 1)  # libraries in C++ print, as AWS's SDK does, and a word of theirs in the pipe is no frame
         self._lock = threading.RLock()
         self._is_answered, self._told, self._questions = True, 0.0, 0
+        self._is_at_work = False
+        """Whether a request of the server's is under way: only then the server answers questions."""
         threading.Thread(target=_end_with_server, daemon=True).start()
 
     def reply(self, answer: Answer) -> bool:
@@ -400,23 +432,43 @@ class Parent:
             kind, verb, question = self._read()
             if kind is not Kind.ASK:
                 raise SystemExit(f"a frame of kind {kind.name} where a request was due")
+            self._is_at_work = True
             try:
-                data = frame(Kind.END, answer(verb, question))
+                made = answer(verb, question)
+                data = frame(Kind.END, made if isinstance(made, bytes) else self._sent(made))
             except ServerEnded:
                 raise
             except Exception as error:  # the boundary of the process: whoever asked is told
                 if not isinstance(error, LakestoreError):
                     traceback.print_exc()
                 data = _error_frame(error)
-            self._drain()
-            self._send(data)
+            with self._lock:  # a thread that the answer has left behind asks nothing any more
+                self._drain()
+                self._is_at_work = False
+                self._send(data)
         except ServerEnded:
             return False
         return True
 
+    def _sent(self, parts: Parts) -> bytes:
+        """Send all parts of an answer, each when the pipe has room for it. The payload of the END."""
+        with closing(parts):
+            while True:
+                try:
+                    part = next(parts)
+                except StopIteration as end:
+                    data: bytes = end.value
+                    return data
+                with self._lock:
+                    self._drain()
+                    self._send(HEAD.pack(MAGIC, VERSION, Kind.PART, 0, len(part)))
+                    self._send(part)
+
     def ask(self, verb: int, question: bytes = b"") -> Iterator[bytes]:
         """The parts of the server's answer to a question; its error is raised. Thread-safe."""
         with self._lock:
+            if not self._is_at_work:
+                raise Internal("the answer for which this question was asked is over")
             self._drain()
             self._send(frame(Kind.ASK, question, verb))
             self._is_answered, self._questions = False, self._questions + 1
@@ -453,7 +505,7 @@ class Parent:
         except EOFError as error:
             raise ServerEnded from error
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, data: bytes | memoryview) -> None:
         left = memoryview(data)
         with self._lock:
             try:

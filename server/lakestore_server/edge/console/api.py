@@ -21,10 +21,10 @@ from lakestore_server.access.callers import Caller
 from lakestore_server.access.ownership import cut_status, shown_holder
 from lakestore_server.access.principals import EVERYTHING
 from lakestore_server.edge.console.answers import body_of, json, number_in, problem, text_in
-from lakestore_server.edge.console.rpcs import Rpcs
 from lakestore_server.operate.board import COLUMNS, HELD_BY, Board, Row
 from lakestore_server.operate.clients import Clients
 from lakestore_server.operate.history import History
+from lakestore_server.queries.rpcs import Rpcs
 from lakestore_server.read.leases import Leases
 from lakestore_server.state.view import View
 

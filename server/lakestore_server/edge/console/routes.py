@@ -21,7 +21,6 @@ from lakestore_server.edge import catalog_request
 from lakestore_server.edge.console.answers import endpoint, json
 from lakestore_server.edge.console.api import Api, Holds
 from lakestore_server.edge.console.queries import Queries
-from lakestore_server.edge.console.rpcs import Rpcs
 from lakestore_server.edge.console.tails import Tails
 from lakestore_server.host.clock import Clock
 from lakestore_server.operate.board import Board
@@ -29,7 +28,8 @@ from lakestore_server.operate.clients import Clients
 from lakestore_server.operate.history import Curves, History, Kind, Series
 from lakestore_server.operate.metric_sources import Sources
 from lakestore_server.operate.sampler import Sampler
-from lakestore_server.service import Service
+from lakestore_server.queries.rpcs import Rpcs
+from lakestore_server.queries.service import QueryService
 
 INDEX = "index.html"
 _TYPES = {
@@ -146,16 +146,16 @@ API = "/console/api"
 class Console:
     """The console of one server. `start` begins to collect curves. `close` ends everything that a page may wait for."""
 
-    def __init__(self, service: Service, sources: Sources, admission: Admission, clock: Clock) -> None:
+    def __init__(self, queries: QueryService, sources: Sources, admission: Admission, clock: Clock) -> None:
         engine = sources.engine
-        self._rpcs, self._files = Rpcs(service, admission), StaticFiles()
+        self._rpcs, self._files = queries.rpcs, StaticFiles()
         self.clients = Clients(clock)
         """The connections of both ports; the ports report calls here."""
-        self.sampler = Sampler(engine, service.status, service.calls, clock)
+        self.sampler = Sampler(engine, sources.status, sources.calls, clock)
         """The duty that collects the curves."""
         self._tails = Tails(self._rpcs, engine.limits, self.clients)
-        self._queries = Queries(self._rpcs, engine.limits, sources.query_deaths)
-        board = Board(service.status, clock)
+        self._queries = Queries(queries, engine.limits)
+        board = Board(sources.status, clock)
         self._api = Api(
             rpcs=self._rpcs,
             admission=admission,
@@ -196,5 +196,4 @@ class Console:
 
     def close(self) -> None:
         self._tails.close()
-        self._queries.close()
         self.sampler.close()

@@ -30,9 +30,9 @@ from lakestore_server.access.callers import Caller
 from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.commit.durable import Bell, Pause
 from lakestore_server.edge.console.answers import HEADERS, caller_of, problem
-from lakestore_server.edge.console.rpcs import Rpcs
 from lakestore_server.host.quota import Quota, share_of
 from lakestore_server.operate.clients import Clients
+from lakestore_server.queries.rpcs import Rpcs
 
 ROWS_MAX, CHARS_MAX = 100, 200
 """The most rows of an event, and the most characters of a value."""

@@ -7,11 +7,11 @@ from contextlib import closing
 from typing import Any
 
 from lakestore.errors import Denied, Exhausted, LakestoreError
+from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore_server.access.admission import Admission, RpcCall
 from lakestore_server.access.callers import Caller
 from lakestore_server.catalog.owners import called_by
-from lakestore_server.edge.rpc_dispatch import parsed
 from lakestore_server.service import Service
 
 ASKED_BYTES_MAX = 64 << 20
@@ -33,6 +33,11 @@ class Rpcs:
             name: service.watched(method) for name, method in self._methods.items()
         }
 
+    @property
+    def generation(self) -> int:
+        """Changes whenever rights may have changed."""
+        return self._admission.access.generation
+
     def begin(self, caller: Caller, name: str) -> RpcCall:
         """Begin a call of a viewer. Raises `Denied` if the viewer may not make this call at all."""
         return self._admission.known_call(self._methods[name].path, caller)
@@ -51,7 +56,7 @@ class Rpcs:
 
     def parsed(self, name: str, data: bytes) -> Any:
         """Decode a request. Raises `Invalid` for malformed bytes."""
-        return parsed(self._methods[name].request, data)
+        return rpc.parsed(self._methods[name].request, data)
 
     def stream(self, call: RpcCall, name: str, request: Any, *listener: Any) -> Generator[Any]:
         """The answers of a streaming RPC. The viewer's right is checked before each answer."""
@@ -74,6 +79,7 @@ class Reads:
         self._rpcs, self._caller = rpcs, caller
         self._calls = {("", ""): rpcs.begin(caller, "Plan")}
         """By RPC name and named tables. The first entry has no request and stands for the caller's token."""
+        self.recheck()
         self._asked_bytes = 0
 
     def read(self, name: str, data: bytes) -> bytes:
@@ -91,6 +97,11 @@ class Reads:
         call = self._rpcs.begin(self._caller, name)
         self._keep(name, request, call, len(data))
         return self._encoded(self._rpcs.stream(call, name, request))
+
+    def release(self, lease: str) -> None:
+        """Give back the lease of a plan."""
+        call = self._rpcs.begin(self._caller, "ReleaseLease")
+        self._rpcs.answer(call, "ReleaseLease", pb.LeaseRequest(lease=lease))
 
     def recheck(self) -> None:
         """Raises an error if the caller's token has expired or a right to data that was read is lost."""
@@ -113,7 +124,7 @@ class Reads:
 
     def _request(self, name: str, data: bytes) -> Any:
         if name not in READS:
-            raise Denied(f"a query of the console does not call {name}")
+            raise Denied(f"a query does not call {name}")
         return self._rpcs.parsed(name, data)
 
 

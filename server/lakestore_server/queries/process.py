@@ -1,0 +1,226 @@
+"""The process that answers queries: SQL over union reads, through the server's pipe.
+
+1. It has no connection, token or store key. Each call goes over the pipe to the server, which checks the caller's
+rights and reads lake files for it.
+2. Its memory and time are bounded, and the operating system confines it, before it reads the first question.
+3. All its questions come from one principal. What it keeps in memory between two questions is of that principal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from lakestore.client.calls import transport_of
+from lakestore.client.connection import Connection
+from lakestore.client.credentials import NOTHING
+from lakestore.errors import Invalid, Unavailable
+from lakestore.iceberg import cache, places
+from lakestore.iceberg.sized_file import SizedFile
+from lakestore.rows import json_texts
+from lakestore.union import sql
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import pipe, rpc
+from lakestore.wire.pipe import Verb
+from lakestore_server.host.child import Parts
+from lakestore_server.queries.question import PART_BYTES, Bounds, Figures, Form, Head, Part, Question
+
+Exchange = Callable[[Verb, bytes], bytes | None]
+
+
+class Parent(Protocol):
+    """The server that started this process: `Parent` of `host/child.py`."""
+
+    def reply(self, answer: Callable[[int, bytes], bytes | Parts]) -> bool:
+        """Answer a question of the server. False if there is none any more."""
+
+    def ask(self, verb: int, question: bytes = b"") -> Iterator[bytes]:
+        """The parts of the server's answer to a question of this process."""
+
+
+class PipedFiles:
+    """Files that the server opens for the query. Thread-safe."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def open_input_file(self, path: str, /) -> pa.NativeFile:
+        """A lake file by its location. Raises `FileNotFoundError`."""
+        return pa.PythonFile(_PipedFile(self._exchange, path), mode="r")
+
+
+class _PipedFile(SizedFile):
+    """One file of the server."""
+
+    def __init__(self, exchange: Exchange, location: str) -> None:
+        self._exchange, self._location = exchange, location
+        super().__init__(*pipe.FILE_SIZE.unpack(self._answer(Verb.SIZE, location.encode())))
+
+    def part(self, at: int, size: int) -> bytes:
+        most, end = pipe.FILE_PART_BYTES_MAX, at + size
+        parts = [self._piece(begin, min(most, end - begin)) for begin in range(at, end, most)]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _piece(self, at: int, size: int) -> bytes:
+        data = self._answer(Verb.READ, pipe.FILE_PART.pack(at, size) + self._location.encode())
+        if len(data) != size:
+            raise OSError(f"file {self._location} ends before byte {at + size}")
+        return data
+
+    def _answer(self, verb: Verb, question: bytes) -> bytes:
+        answer = self._exchange(verb, question)
+        if answer is None:
+            raise FileNotFoundError(self._location)
+        return answer
+
+
+BESIDE_BYTES = 512 << 20
+"""Memory on top of twice DuckDB's limit: threads, and lake files that are being read."""
+CELL_CHARS_MAX = 1_000
+ANSWER_CHARS_MAX = 4 << 20
+NICE = 10
+_LATE_SECONDS = 10
+_TOO_MUCH = "the query needs more memory than it may take: ask for fewer rows or columns"
+
+
+class PipeWire:
+    """The wire to the server that started this process. Thread-safe: one exchange at a time."""
+
+    def __init__(self, parent: Parent, server: pb.HelloAnswer) -> None:
+        self.credentials, self.address, self.server, self._parent = NOTHING, "", server, parent
+        self._is_over = False
+
+    def greet(self, seconds: float) -> None: ...
+
+    def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
+        answer = self.exchange(Verb.CALL, pipe.called(method.name, request.SerializeToString()))
+        return method.answer.FromString(answer)
+
+    def send(self, method: rpc.Method, request: Any) -> None:
+        """No-op: the server releases the leases of a question when it is over, also if this process dies."""
+
+    def stream(self, method: rpc.Method, request: Any, seconds: float | None) -> Iterator[Any]:
+        number = self.exchange(Verb.OPEN, pipe.called(method.name, request.SerializeToString())) or b""
+        try:
+            while (answer := self.exchange(Verb.NEXT, number)) is not None:
+                yield method.answer.FromString(answer)
+        finally:
+            if not self._is_over:
+                self.exchange(Verb.CLOSE, number)
+
+    def close(self) -> None:
+        """The question is answered: the server has closed its streams."""
+        self._is_over = True
+
+    def exchange(self, verb: Verb, question: bytes) -> bytes | None:
+        """The server's answer, None for an end; the error that it tells."""
+        return next(iter(list(self._parent.ask(verb, question))), None)
+
+
+def answered(wire: PipeWire, question: Question, bounds: Bounds) -> Parts:
+    """The head of an answer, its parts, and its figures."""
+    began = time.monotonic()
+    transport = transport_of(wire)
+    with sql.stream(transport, _query(question, bounds), Connection(transport).all) as rows:
+        yield Head(rows.schema, rows.token).to_bytes()
+        count, has_more = 0, False
+        room = ANSWER_CHARS_MAX
+        for batch in rows.batches:
+            kept = batch if question.rows_max is None else batch.slice(0, question.rows_max - count)
+            has_more = kept.num_rows < batch.num_rows
+            if question.form is Form.TEXTS:
+                texts = json_texts.rows_of(kept, CELL_CHARS_MAX)
+                number, room = _fitting(texts, room)
+                has_more = has_more or number < kept.num_rows
+                yield Part.head(number) + json.dumps(texts[:number]).encode()
+                count += number
+            else:
+                for piece in _pieces(kept):
+                    count += piece.num_rows
+                    yield Part.head(piece.num_rows) + piece.serialize()
+            if has_more:
+                break
+        return Figures(count, has_more, rows.explain(), round(time.monotonic() - began, 3)).to_bytes()
+
+
+def _query(question: Question, bounds: Bounds) -> sql.Query:
+    if question.form not in (Form.ARROW, Form.TEXTS):
+        raise Invalid(f"rows of the form {question.form.value} are not made yet")
+    params = None if question.parameters is None else [column[0].as_py() for column in question.parameters.columns]
+    rows_max = None if question.rows_max is None else question.rows_max + 1
+    limits = sql.Bounds(bounds.memory_bytes, rows_max)
+    return sql.Query(question.text, params, question.at or None, question.require, bounds=limits)
+
+
+def _fitting(rows: json_texts.Cells, room: int) -> tuple[int, int]:
+    """The number of rows of texts for which there is room, and the room behind them."""
+    for number, row in enumerate(rows):
+        room -= sum(len(text) for text in row if text) + 8 * len(row)
+        if room < 0:
+            return number, 0
+    return len(rows), room
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch in pieces of `PART_BYTES`, or of one row."""
+    if batch.num_rows <= 1 or batch.nbytes <= PART_BYTES:
+        if batch.num_rows:
+            yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _pieces(batch.slice(0, half))
+    yield from _pieces(batch.slice(half))
+
+
+def _bound(bounds: Bounds) -> None:
+    """Limits that last as long as the process."""
+    most = _taken() + BESIDE_BYTES + 2 * bounds.memory_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    for what in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
+        resource.setrlimit(what, (0, 0))
+    os.nice(NICE)
+
+
+def _taken() -> int:
+    """Address space in use now. Libraries reserve much more than they use."""
+    file = Path("/proc/self/statm")
+    return int(file.read_text().split()[5]) * resource.getpagesize() if file.exists() else 1 << 30
+
+
+def main(parent: Parent, confine: Callable[[], None]) -> None:
+    """Answer questions until the server has no more; `confine` is called before the first text is read."""
+    sql.preload()
+    is_confined = False
+
+    def answer(verb: int, data: bytes) -> Parts:
+        nonlocal is_confined
+        question, bounds = Question.from_bytes(data)
+        if not is_confined:
+            _bound(bounds)
+            confine()
+            cache.use(cache.DerivedCache())  # of this process alone: the next principal's rights may be fewer
+            is_confined = True
+        signal.alarm(bounds.seconds + _LATE_SECONDS)
+        wire = PipeWire(parent, pb.HelloAnswer.FromString(bytes.fromhex(bounds.hello)))
+        places.use(PipedFiles(wire.exchange))
+        try:
+            return (yield from answered(wire, question, bounds))
+        except MemoryError:
+            raise Unavailable(_TOO_MUCH) from None
+        finally:
+            wire.close()
+            signal.alarm(0)
+
+    while parent.reply(answer):
+        pa.default_memory_pool().release_unused()
+    sys.stderr.flush()
+    os._exit(0)  # threads of a failed query may still wait for the pipe

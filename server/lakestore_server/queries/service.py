@@ -1,0 +1,474 @@
+"""The query service: every door that takes SQL asks here.
+
+1. A process answers one question at a time and sees the lake as the caller does: plans and rows come from the service's
+RPCs, which check the caller's rights; the server reads the lake files that the plans name.
+2. An answer streams. The server reads the next part when the door has taken the last one.
+3. A question ends when it takes too long, when its caller loses a right or is gone, and when its door cancels it: its
+process is killed. The commit loop never waits for a question.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+
+from lakestore.errors import Exhausted, LakestoreError, Unavailable
+from lakestore.limits import Limits
+from lakestore.release import RELEASE
+from lakestore.rows.literals import short
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import pipe, rpc
+from lakestore.wire.pipe import Verb
+from lakestore_server.access.callers import Caller
+from lakestore_server.host import sandbox
+from lakestore_server.host.child import Child, Gone, Parts
+from lakestore_server.host.quota import share_of
+from lakestore_server.host.supervisor import Supervisor
+from lakestore_server.host.worker import Worker
+from lakestore_server.operate.metric_sources import QueryDeaths
+from lakestore_server.queries.lake_files import LakeFiles
+from lakestore_server.queries.pool import Pool, QueryProcess
+from lakestore_server.queries.question import Ask, Bounds, Cancelled, Description, Figures, Head, Part, Question
+from lakestore_server.queries.rpcs import Reads, Rpcs
+
+_CONFINED, _WORKER = "lakestore_server.host.confined_process", "lakestore_server.queries.process"
+WALLS = sandbox.WALLS
+"""The walls around each process. A test removes one wall to test the other."""
+log = logging.getLogger("lakestore.queries")
+RECHECK_SECONDS = 1.0
+"""Seconds between two checks of the rights to everything that a question has read."""
+TICK_SECONDS = 0.1
+"""Seconds between two looks at the time of the questions that are under way."""
+STREAMS_MAX = 1_000
+"""The most streams that one question holds open. Each keeps one RPC of the server open."""
+GRACE_SECONDS = 5.0
+"""A process may be silent for the time of a question and this long."""
+RESIDENT_FACTOR = 2
+"""A process that keeps more than so many times `query_bytes` in memory is not used again."""
+GOING_DOWN = "the server is going down"
+_SIGNALS = {
+    "SIGKILL": "it may have needed more memory than it may take",
+    "SIGALRM": "it took too long",
+    "SIGSYS": "it made a system call that no query makes, which its sandbox does not allow",
+    "SIGSEGV": "a fault in a library, or a text that was made to cause one",
+}
+
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningQuery:
+    """A question that is under way, for those who may see it."""
+
+    principal: str
+    door: str
+    text: str
+    seconds: float
+    rows: int
+    nbytes: int
+    process: int | None
+
+
+class QueryService:
+    """The queries of one server. Thread-safe."""
+
+    def __init__(self, rpcs: Rpcs, limits: Limits, deaths: QueryDeaths, supervisor: Supervisor) -> None:
+        """`deaths` counts the processes that a signal ended."""
+        self.rpcs, self.limits, self._deaths = rpcs, limits, deaths
+        most = limits.query_processes
+        self.pool = Pool(
+            self._child, most=most, share=share_of(most, limits), resident_bytes=RESIDENT_FACTOR * limits.query_bytes
+        )
+        self._lock = threading.Lock()
+        self._runs: set[QueryRun] = set()
+        self.is_closing = False
+        self._tender = Worker(supervisor=supervisor, name="queries", work=self._tend, failed=self._not_tended)
+        self._tender.start()
+
+    def session(self, caller: Caller, door: str, *, soon: bool = True) -> QuerySession:
+        """The questions of one connection. Raises `Unavailable` if this server answers none.
+
+        With `soon` a process is started now, so that the first question need not wait for one.
+        """
+        if not self.limits.query_processes or self.is_closing:
+            raise Unavailable("this server answers no queries: limits.query_processes is 0, or it is going down")
+        if soon:
+            self.pool.warm()
+        self._tender.wake()
+        return QuerySession(self, caller, door)
+
+    def running(self) -> Sequence[RunningQuery]:
+        """The questions that are under way."""
+        with self._lock:
+            runs = list(self._runs)
+        return [each.shown() for each in runs]
+
+    def close(self) -> None:
+        """End all questions and processes. Callable from any thread."""
+        self.is_closing = True
+        with self._lock:
+            runs = list(self._runs)
+        for run in runs:
+            run.cancel(GOING_DOWN)
+        self.pool.close()
+        self._tender.close()
+
+    def begins(self, run: QueryRun) -> None:
+        """Note a run, so that its time and rights are watched."""
+        with self._lock:
+            self._runs.add(run)
+        self._tender.wake()
+
+    def ends(self, run: QueryRun) -> None:
+        """Forget a run."""
+        with self._lock:
+            self._runs.discard(run)
+
+    def _child(self) -> Child:
+        return Child(
+            "a query",
+            _CONFINED,
+            lambda: (_WORKER, *WALLS),
+            silence_seconds=self.limits.query_seconds + GRACE_SECONDS,
+            is_trusted=False,
+            bytes_max=pipe.ASKED_BYTES_MAX,
+            died=self._deaths.count,
+            log=log,
+        )
+
+    def _tend(self) -> None:
+        """Watch questions and processes until there are none."""
+        self._tender.taken()
+        while True:
+            with self._lock:
+                runs = list(self._runs)
+            for run in runs:
+                run.watch()
+            self.pool.tend(self.rpcs.generation)
+            if not runs and not self.pool.size:
+                return
+            if self._tender.wait(TICK_SECONDS):
+                return
+
+    @staticmethod
+    def _not_tended(error: Exception) -> None:
+        log.error("queries are not watched: %s", error)
+
+
+class QuerySession:
+    """The questions of one connection of a door. Its calls block, so they run in a thread."""
+
+    def __init__(self, service: QueryService, caller: Caller, door: str) -> None:
+        self._service, self._caller, self._door = service, caller, door
+        self._lock = threading.Lock()
+        self._runs: set[QueryRun] = set()
+        self._is_closed = False
+
+    def describe(self, question: Question) -> Description:
+        """The types of a text, which is not run."""
+        run = self._begin(question)
+        try:
+            data = run.whole(Ask.DESCRIBE)
+        finally:
+            self._end(run)
+        return run.checked(Description.from_bytes, data)
+
+    def run(self, question: Question) -> Answer:
+        """The answer, when its head is there. Close it."""
+        run = self._begin(question)
+        try:
+            return Answer(run, lambda: self._end(run))
+        except BaseException:
+            self._end(run)
+            raise
+
+    def cancel(self, why: str) -> None:
+        """End every answer that is under way. Callable from any thread."""
+        with self._lock:
+            runs = list(self._runs)
+        for run in runs:
+            run.cancel(why)
+
+    def close(self) -> None:
+        """End every answer, and take no further question. Callable from any thread."""
+        self._is_closed = True
+        self.cancel("its reader is gone")
+
+    def _begin(self, question: Question) -> QueryRun:
+        run = QueryRun(self._service, self._caller, self._door, question)
+        with self._lock:
+            if self._is_closed or self._service.is_closing:
+                raise Cancelled(f"the query was ended: {'its reader is gone' if self._is_closed else GOING_DOWN}")
+            self._runs.add(run)
+        self._service.begins(run)
+        return run
+
+    def _end(self, run: QueryRun) -> None:
+        run.end()
+        self._service.ends(run)
+        with self._lock:
+            self._runs.discard(run)
+
+
+class Answer:
+    """The rows of a question, once. A context manager."""
+
+    def __init__(self, run: QueryRun, end: Callable[[], None]) -> None:
+        self._run, self._end = run, end
+        self._turn = threading.Lock()
+        self._stream = run.stream(Ask.RUN)
+        self.figures = Figures()
+        """The figures of the whole answer, after the last part."""
+        first = self._next()
+        if first is None:
+            raise run.broken(ValueError("an answer without a head"))
+        head = run.checked(Head.from_bytes, first)
+        self.schema: pa.Schema = head.schema
+        self.token = head.token
+        """The cut of the read; empty if the text names no table."""
+        self.notices = head.notices
+
+    @property
+    def explain(self) -> str:
+        """A few lines for each table that was read; empty before the last part."""
+        return self.figures.explain
+
+    def parts(self) -> Iterator[Part]:
+        """The parts in the form that was asked for. Waits for the process."""
+        while (data := self._next()) is not None:
+            part = self._run.checked(Part.from_bytes, data)
+            self._run.count(part)
+            yield part
+
+    def checked(self, read: Callable[[Any], _Value], data: object) -> _Value:
+        """The value that bytes of the answer stand for. A process that sends other bytes is ended."""
+        return self._run.checked(read, data)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of an answer of the form ARROW, checked: a process may send bytes that are no batch."""
+        for part in self.parts():
+            yield self._run.checked(lambda data: part.batch(self.schema), part)  # noqa: B023
+
+    def close(self) -> None:
+        """End the answer: its process is free again after the last part, and is killed before it."""
+        if not self._run.is_over:
+            self._run.cancel("its reader is gone")
+        with self._turn:
+            self._stream.close()
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _next(self) -> bytes | memoryview | None:
+        with self._turn:
+            try:
+                return next(self._stream)
+            except StopIteration as end:
+                if end.value is not None:
+                    self.figures = self._run.checked(Figures.from_bytes, end.value)
+                return None
+
+
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, pa.ArrowException)
+"""Errors of reading bytes that a hostile process has chosen."""
+
+
+class QueryRun:
+    """One question that is under way: its process, its reads, its time."""
+
+    def __init__(self, service: QueryService, caller: Caller, door: str, question: Question) -> None:
+        self.reads = Reads(service.rpcs, caller)
+        self._service, self._owner, self._door, self._question = service, caller.counted_as, door, question
+        self._why: str | LakestoreError = ""
+        self._streams: dict[int, Generator[bytes]] = {}
+        self._files = LakeFiles()
+        self._leases: list[str] = []
+        self._lock = threading.Lock()
+        """Held while the process is given back or killed."""
+        self._process: QueryProcess | None = None
+        self.is_over = False
+        """Whether the process has given its whole answer."""
+        self._began = self._rechecked = time.monotonic()
+        self._rows = self._nbytes = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The process id; None if there is no process."""
+        process = self._process
+        return process.child.pid if process else None
+
+    def shown(self) -> RunningQuery:
+        """The run for those who may see it."""
+        seconds = time.monotonic() - self._began
+        return RunningQuery(self._owner, self._door, self._question.text, seconds, self._rows, self._nbytes, self.pid)
+
+    def count(self, part: Part) -> None:
+        """Count a part that the door has taken."""
+        self._rows += part.rows
+        self._nbytes += len(part.data)
+
+    def cancel(self, why: str | LakestoreError) -> None:
+        """End the question unless it is over. Its door gets `why`, a reason or the error. Callable from any thread."""
+        with self._lock:
+            if self.is_over:
+                return
+            self._why = self._why or why
+            if self._process is not None:
+                self._process.child.kill()
+        self._service.pool.wake()
+
+    def watch(self) -> None:
+        """End the question if its time is over or a right to data that was read is lost."""
+        now, most = time.monotonic(), self._service.limits.query_seconds
+        if self._process is None or self._why or self.is_over:
+            return
+        if now - self._began > most:
+            self.cancel(f"it took {most} seconds")
+        elif now - self._rechecked >= RECHECK_SECONDS:
+            self._rechecked = now
+            try:
+                self.reads.recheck()
+            except LakestoreError as error:
+                self.cancel(error)
+
+    def whole(self, ask: Ask) -> bytes:
+        """The process's answer without parts."""
+        stream = self.stream(ask)
+        try:
+            next(stream)
+        except StopIteration as end:
+            data: bytes = end.value
+            return data
+        raise self.broken(ValueError("a part where none was due"))
+
+    def stream(self, ask: Ask) -> Parts:
+        """The process's answer; rights are checked once more when it is complete."""
+        child = self._taken().child
+        child.name = self._name
+        try:
+            end = yield from child.stream(ask, self._question.to_bytes(self._bounds()), self._serve)
+            self.is_over = True
+            self.reads.recheck()
+        except Gone as error:
+            raise self._exit_error(error.signal) from error
+        except LakestoreError:  # of the process, which waits for its next question, or of the rights
+            self.is_over = True
+            raise
+        return end
+
+    def end(self) -> None:
+        """Release what the question held."""
+        with self._lock:
+            process, self._process = self._process, None
+            is_whole = self.is_over and not self._why
+            self.is_over = True
+        for stream in self._streams.values():
+            stream.close()
+        self._streams.clear()
+        self._files.close()
+        for lease in self._leases:
+            with suppress(LakestoreError):  # it has ended by itself, or its owner may no longer end it
+                self.reads.release(lease)
+        if process is not None and is_whole:
+            self._service.pool.give_back(process, self._service.rpcs.generation)
+        elif process is not None:
+            self._service.pool.discard(process)
+
+    def checked(self, read: Callable[[Any], _Value], data: object) -> _Value:
+        """The value that bytes of the process stand for. A process that sends other bytes is ended."""
+        try:
+            return read(data)
+        except _UNREADABLE as error:
+            raise self.broken(error) from error
+
+    def broken(self, error: Exception) -> LakestoreError:
+        """The error for a process that sends what it should not."""
+        log.warning("the process of %s sent what it should not: %s", self._name, short(str(error)))
+        with self._lock:
+            self.is_over = False
+        self.cancel(Unavailable("the query's process sent what it should not, and was ended"))
+        return self._exit_error()
+
+    @property
+    def _name(self) -> str:
+        return f"a query (principal {self._owner!r}, text {short(self._question.text)!r})"
+
+    def _taken(self) -> QueryProcess:
+        service = self._service
+        wait = service.limits.query_wait_seconds
+        try:
+            process = service.pool.take(self._owner, service.rpcs.generation, wait, lambda: bool(self._why))
+        except Exhausted:
+            if self._why:
+                raise self._exit_error() from None
+            raise
+        with self._lock:
+            self._process = process
+            if self._why:  # it was cancelled meanwhile
+                process.child.kill()
+        self._began = self._rechecked = time.monotonic()
+        return process
+
+    def _bounds(self) -> Bounds:
+        limits = self._service.limits
+        hello = pb.HelloAnswer(release=RELEASE, protocol_min=rpc.PROTOCOL_MIN, protocol=rpc.PROTOCOL)
+        hello.message_bytes = limits.message_bytes
+        return Bounds(limits.query_seconds, limits.query_bytes, hello.SerializeToString().hex())
+
+    def _serve(self, verb: int, question: bytes) -> list[bytes]:
+        answer = self._answer_to(Verb(verb), question)
+        return [] if answer is None else [answer]
+
+    def _answer_to(self, verb: Verb, question: bytes) -> bytes | None:
+        if verb is Verb.CALL:
+            name, request = pipe.parted(question)
+            data = self.reads.read(name, request)
+            if name == "Plan":
+                plan = pb.PlanAnswer.FromString(data)
+                self._files.add_plan(plan)
+                if plan.lease:
+                    self._leases.append(plan.lease)
+            return data
+        if verb in (Verb.SIZE, Verb.READ):
+            return self._files.answer(verb, question)
+        if verb is Verb.OPEN:
+            if len(self._streams) >= STREAMS_MAX:
+                raise Exhausted(
+                    f"the query reads {STREAMS_MAX:,} parts of tables at once, the limit: name fewer tables"
+                )
+            number = next(_stream_numbers)
+            self._streams[number] = self.reads.rows(*pipe.parted(question))
+            return pipe.NUMBER.pack(number)
+        (number,) = pipe.NUMBER.unpack(question)
+        if verb is Verb.NEXT:
+            return next(self._streams[number], None)
+        self._streams.pop(number).close()
+        return None
+
+    def _exit_error(self, signal: str = "") -> LakestoreError:
+        """The error for a process that ended without a result, by exit or by signal."""
+        if isinstance(self._why, LakestoreError):
+            return self._why
+        if self._why:
+            return Cancelled(f"the query was ended: {self._why}")
+        if not signal:
+            return Unavailable("the query's process has ended: it may have needed more memory than it may take")
+        why = _SIGNALS.get(signal, "its log line has the query")
+        return Unavailable(f"the query's process has ended by {signal}: {why}")
+
+
+_stream_numbers = count()
+"""Numbers of streams differ between the questions of one process: a late CLOSE of one closes no stream of the next."""
