@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
 from lakestore.errors import Invalid
-from lakestore_server.queries.postgres import types
+from lakestore_server.queries.postgres import texts, types
 from lakestore_server.queries.postgres.rows import CopyBinary, CopyOptions, CopyText, DataRows, RowEncoder
 
 
@@ -104,3 +106,45 @@ def test_a_type_without_a_postgres_type_is_refused_or_named() -> None:
     assert types.postgres_type(nanoseconds).name == "text"
     assert "nanoseconds" in str(types.notice(nanoseconds))
     assert types.notice(pa.field("t", pa.timestamp("us"))) is None
+
+
+NESTED = {
+    "struct": (
+        pa.struct([("a", pa.int32()), ('"', pa.string())]),
+        [{"a": 1, '"': 'x"\\\n\x01é'}, None, {"a": None, '"': None}],
+    ),
+    "list of lists": (pa.list_(pa.list_(pa.int8())), [[[1], None, []], None, []]),
+    "map": (pa.map_(pa.string(), pa.float64()), [[("k", 0.5), ("ä", None)], None, []]),
+    "list of structs": (pa.list_(pa.struct([("b", pa.bool_())])), [[{"b": True}, None], [], None]),
+    "struct of lists": (pa.struct([("l", pa.list_(pa.string()))]), [{"l": ["a", None]}, {"l": None}, None]),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_nested_values_are_json(name: str) -> None:
+    kind, values = NESTED[name]
+    column = pa.array(values, kind)
+    assert types.postgres_type(pa.field("v", kind)).name == "jsonb"
+    for part in (column, column.slice(1), column.slice(2), column.slice(0, 0), pa.nulls(2, kind)):
+        expected = [dict(value) if isinstance(value, list) and name == "map" else value for value in part.to_pylist()]
+        written = [None if text is None else json.loads(text) for text in texts.text(part).to_pylist()]
+        assert written == expected
+
+
+def test_json_keeps_its_text_and_unions_have_their_alternative() -> None:
+    documents = pa.array(['{"b":1, "a":[]}', None], pa.json_())
+    assert texts.text(documents).to_pylist() == ['{"b":1, "a":[]}', None]
+    inside = pa.StructArray.from_arrays([documents], ["j"])
+    assert texts.text(inside).to_pylist() == ['{"j": {"b":1, "a":[]}}', '{"j": null}']
+    codes = pa.array([0, 1, 0], pa.int8())
+    union = pa.UnionArray.from_sparse(codes, [pa.array([1, 2, None]), pa.array(["a", "b", "c"])], ["n", "s"])
+    assert texts.text(union).to_pylist() == ["1", '"b"', None]
+
+
+def test_what_json_has_no_type_for_is_a_string_as_in_to_jsonb() -> None:
+    kind = pa.struct(
+        [("t", pa.timestamp("us", "UTC")), ("f", pa.float64()), ("d", pa.decimal128(5, 2)), ("b", pa.binary())]
+    )
+    column = pa.array([{"t": 0, "f": float("nan"), "d": Decimal("1.50"), "b": b"\1"}], kind)
+    written = '{"t": "1970-01-01T01:00:00+01:00", "f": "NaN", "d": 1.50, "b": "\\\\x01"}'
+    assert texts.text(column, "Europe/Berlin").to_pylist() == [written]

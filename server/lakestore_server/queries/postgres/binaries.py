@@ -121,9 +121,9 @@ def _temporal(column: pa.Array, oid: int) -> Block:
         months, days, clock = texts.interval_parts(column)
         return fields(count, (">i8", clock), (">i4", days), (">i4", months))
     values, high, low = texts.finite(column, "i8")
-    multiple = _MULTIPLES[kind.unit]
-    most = np.iinfo(np.int64).max // multiple - _SECONDS_TO_2000
-    if len(values) and (values.max() > most or values.min() < -most):
+    multiple, limits = _MULTIPLES[kind.unit], np.iinfo(np.int64)
+    least = -(-(limits.min + _SECONDS_TO_2000 * 1_000_000) // multiple)
+    if len(values) and (values.max() > limits.max // multiple or values.min() < least):
         raise Invalid("a timestamp is outside the years that Postgres has (4713 BC to 294276)")
     since = values * multiple - _SECONDS_TO_2000 * 1_000_000
     return fields(count, (">i8", _endless(since, high, low, "i8")))

@@ -8,6 +8,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from datetime import UTC as UTC_ZONE
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any
+from zoneinfo import ZoneInfo
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -25,10 +32,15 @@ _CYCLE_DAYS, _CYCLE_YEARS = 146_097, 400
 """The Gregorian calendar repeats after this many days."""
 _LAST_DAY = 2_932_896
 """9999-12-31, the last day that Arrow writes with a year of four digits."""
+_LATE_SECONDS = 2_114_380_800
+"""2037-01-01: the zones' files list their changes up to this year."""
+_WEEK_SECONDS, _LISTED_SECONDS, _CYCLE_SECONDS = 7 * 86_400, 36_525 * 86_400, 146_097 * 86_400
 _FLOAT = r"^(?P<sign>-?)(?P<whole>\d+)(?:\.(?P<part>\d+))?(?:e(?P<power>[+-]?\d+))?$"
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), dtype=np.uint16)
 """Byte -> its two hexadecimal digits."""
 _ARRAY_QUOTED = r'^$|[\s\v"\\{},]|^(?i:null)$'
+_INT64_END, _MIDDLE_MAX = 9e18, 1e40
+"""Exact integers from here on are Python's; from 1e40 on no middle between floats has 17 digits."""
 _DASHES = np.array([8, 13, 18, 23])
 
 
@@ -157,7 +169,47 @@ def _floats(column: pa.Array) -> pa.Array:
     if not len(rows):
         return written
     some = values.take(pa.array(rows))
-    return replaced(written, rows, _rewritten(some, written.take(pa.array(rows)), 6 if is_single else 15))
+    strict = _strict(some.to_numpy(zero_copy_only=False), written.take(pa.array(rows)))
+    return replaced(written, rows, _rewritten(some, strict, 6 if is_single else 15))
+
+
+def _strict(values: npt.NDArray[Any], written: pa.Array) -> pa.Array:
+    """The texts, where a text that is the middle between two floats gets another digit, as in Postgres.
+
+    33554448 is a float4, and so are 33554446 and 33554450's neighbours: Arrow writes 3.355445e+07, which is the middle
+    of 33554448 and 33554452, Postgres 3.3554448e+07. Only integers have a middle with so few digits.
+    """
+    sizes = np.abs(values.astype(np.float64))
+    half = np.spacing(np.abs(values)).astype(np.float64) / 2
+    is_odd = (half >= 1) & (sizes < _MIDDLE_MAX)
+    for rows, dtype in (
+        (np.flatnonzero(is_odd & (sizes < _INT64_END)), np.int64),
+        (np.flatnonzero(is_odd & (sizes >= _INT64_END)), object),
+    ):
+        if len(rows):
+            integers = _shortest_inside(_exact(sizes[rows], dtype), _exact(half[rows], dtype))
+            sign = np.where(values[rows] < 0, "-", "")
+            texts_ = pa.array(integers.astype(str), TEXT)
+            written = replaced(written, rows, joined(pa.array(sign, TEXT), texts_))
+    return written
+
+
+def _exact(values: npt.NDArray[Any], dtype: Any) -> npt.NDArray[Any]:
+    return np.frompyfunc(int, 1, 1)(values) if dtype is object else values.astype(dtype)
+
+
+def _shortest_inside(integers: npt.NDArray[Any], half: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """For each integer, the one with the fewest digits that is nearer than `half`; the even one of two."""
+    found, is_open = integers.copy(), np.ones(len(integers), dtype=np.bool_)
+    for dropped in range(len(str(int(integers.max()))) - 1, 0, -1):
+        step = 10**dropped
+        quotient, rest = integers // step, integers % step
+        upwards = (rest > step // 2) | ((rest == step // 2) & (quotient % 2 == 1))
+        distance = np.where(upwards, step - rest, rest)
+        takes = is_open & (distance < half)
+        found[takes] = (integers + np.where(upwards, distance, -distance))[takes]
+        is_open &= ~takes
+    return found
 
 
 def _rewritten(values: pa.Array, written: pa.Array, exponent_from: int) -> pa.Array:
@@ -297,10 +349,45 @@ def _timestamps(column: pa.Array, zone: str) -> pa.Array:
     if column.type.tz is not None:
         local = pc.local_timestamp(like(values, pa.timestamp(unit, zone), column))
         moved = numbers(local, "i8").astype(np.int64)
+        is_late = values >= _LATE_SECONDS * per_second
+        if is_late.any() and zone != UTC:
+            seconds = _late_offsets(zone, values[is_late] // per_second)
+            moved[is_late] = values[is_late] + seconds * per_second
         offsets = _offset_texts((moved - values) // per_second)
         values = moved
     plain = like(values, pa.timestamp(unit), column)
     return _infinite(_calendar(plain, values, 86_400 * per_second, offsets), high, low)
+
+
+def _late_offsets(zone: str, seconds: Ints) -> Ints:
+    """Seconds east of UTC at moments since 2037. Arrow knows no rule that goes on after the last listed change."""
+    starts, offsets = _rule(zone)
+    since = seconds - _LATE_SECONDS
+    repeated = (since - _LISTED_SECONDS) % _CYCLE_SECONDS + _LISTED_SECONDS
+    place = np.searchsorted(starts, np.where(since < _LISTED_SECONDS, since, repeated), side="right") - 1
+    return offsets[place]
+
+
+@lru_cache(maxsize=64)
+def _rule(zone: str) -> tuple[Ints, Ints]:
+    """(seconds since 2037 of each change of the offset, the offset from then on): 500 years.
+
+    A zone may list changes until 2137, such as Morocco's until 2087. The 400 years after 2137 repeat.
+    """
+    region, first = ZoneInfo(zone), datetime(2037, 1, 1, tzinfo=UTC_ZONE)
+
+    def offset(second: int) -> int:
+        there = (first + timedelta(seconds=second)).astimezone(region).utcoffset()
+        return int((there or timedelta()).total_seconds())
+
+    changes, before = [(0, offset(0))], 0
+    for week in range(_WEEK_SECONDS, _LISTED_SECONDS + _CYCLE_SECONDS + _WEEK_SECONDS, _WEEK_SECONDS):
+        if offset(week) != changes[-1][1]:
+            at = bisect_left(range(before, week), 1, key=lambda second: int(offset(second) != changes[-1][1])) + before
+            changes.append((at, offset(at)))
+        before = week
+    starts, offsets = np.array(changes, dtype=np.int64).T
+    return starts, offsets
 
 
 def _infinite(written: pa.Array, high: Flags, low: Flags) -> pa.Array:
@@ -414,8 +501,6 @@ def parts_of_lists(column: pa.Array) -> tuple[pa.Array, Ints]:
     flatten lists of extension types.
     """
     kind = column.type
-    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-        column = column.cast(pa.large_list(kind.value_type))
     if pa.types.is_fixed_size_list(kind):
         size = kind.list_size
         return column.values.slice(column.offset * size, len(column) * size), np.full(len(column), size)

@@ -147,14 +147,8 @@ def is_json(kind: pa.DataType) -> bool:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether the values are lists, of any kind that Arrow has; a map is none."""
-    return bool(
-        pa.types.is_list(kind)
-        or pa.types.is_large_list(kind)
-        or pa.types.is_fixed_size_list(kind)
-        or pa.types.is_list_view(kind)
-        or pa.types.is_large_list_view(kind)
-    )
+    """Whether the values are lists. A list view is none: neither DuckDB nor a table has one."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def is_nested(kind: pa.DataType) -> bool:
@@ -174,7 +168,7 @@ def _oid(kind: pa.DataType, column: str) -> int:
         return JSONB
     if is_list(kind):
         return JSONB if is_nested(kind.value_type) else _TYPES[_oid(kind.value_type, column)][2]
-    if pa.types.is_nested(kind):
+    if pa.types.is_struct(kind) or pa.types.is_map(kind) or pa.types.is_union(kind):
         return JSONB
     if isinstance(kind, pa.UuidType):
         return UUID
