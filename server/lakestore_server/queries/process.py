@@ -32,7 +32,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import pipe, rpc
 from lakestore.wire.pipe import Verb
 from lakestore_server.host.child import Parts
-from lakestore_server.queries.question import PART_BYTES, Bounds, Figures, Form, Head, Part, Question
+from lakestore_server.queries.question import PART_BYTES, Bounds, Dialect, Figures, Form, Head, Part, Question
 
 Exchange = Callable[[Verb, bytes], bytes | None]
 
@@ -158,7 +158,9 @@ def _query(question: Question, bounds: Bounds) -> sql.Query:
     params = None if question.parameters is None else [column[0].as_py() for column in question.parameters.columns]
     rows_max = None if question.rows_max is None else question.rows_max + 1
     limits = sql.Bounds(bounds.memory_bytes, rows_max)
-    return sql.Query(question.text, params, question.at or None, question.require, bounds=limits)
+    is_lossless = question.dialect is Dialect.POSTGRES
+    at = question.at or None
+    return sql.Query(question.text, params, at, question.require, bounds=limits, is_lossless=is_lossless)
 
 
 def _fitting(rows: json_texts.Cells, room: int) -> tuple[int, int]:

@@ -6,13 +6,18 @@ import json
 import struct
 from collections.abc import Iterator
 from decimal import Decimal
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 import pytest
 
 from lakestore.errors import Invalid
+from lakestore.union import sql
 from lakestore_server.queries.postgres import texts, types
 from lakestore_server.queries.postgres.rows import CopyBinary, CopyOptions, CopyText, DataRows, RowEncoder
+
+if TYPE_CHECKING:
+    from lakestore.union.cut import Source
 
 
 def messages(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -148,3 +153,18 @@ def test_what_json_has_no_type_for_is_a_string_as_in_to_jsonb() -> None:
     column = pa.array([{"t": 0, "f": float("nan"), "d": Decimal("1.50"), "b": b"\1"}], kind)
     written = '{"t": "1970-01-01T01:00:00+01:00", "f": "NaN", "d": 1.50, "b": "\\\\x01"}'
     assert texts.text(column, "Europe/Berlin").to_pylist() == [written]
+
+
+def test_a_lossless_query_names_the_types_that_arrow_lacks() -> None:
+    text = "SELECT uuid() u, '[1]'::json j, true b, 1::hugeint h, '101'::bit t, '12:00:00+02'::timetz z"
+    text += ", [uuid()] l, {'j': 1::hugeint} s"
+    names = {
+        False: "text text bool numeric bytea time _text jsonb",
+        True: "uuid jsonb bool numeric text timetz _uuid jsonb",
+    }
+    for is_lossless, expected in names.items():
+        query = sql.Query(text, is_lossless=is_lossless)
+        with sql.stream(cast("Source", None), query) as rows:  # a text without a table needs no source
+            assert " ".join(types.postgres_type(field).name for field in rows.schema) == expected
+            (message,) = encoded(DataRows(rows.schema), *rows.batches)
+            assert cells(message)[1:4] == [b"[1]", b"t", b"1"]
