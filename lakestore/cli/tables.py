@@ -342,6 +342,8 @@ def _server(status: dict[str, Any]) -> dict[str, Any]:
         shown["duties"] = _duties(duties)
     if presented := status.get("presented"):
         shown["presented"] = _presented(presented)
+    if queries := status.get("queries"):
+        shown["queries"] = _queries(queries)
     if clock := status.get("clock"):
         shown["clock"] = clock["note"] or clock["state"]
     return shown
@@ -387,6 +389,17 @@ def _duties(status: dict[str, Any]) -> str:
         if state["state"] != "ok"
     ]
     return "; ".join(bad) or f"all {len(status)} ok"
+
+
+def _queries(status: dict[str, Any]) -> str:
+    parts = []
+    for door, ended in status["ended"].items():
+        failed = sum(count for outcome, count in ended.items() if outcome != "ok")
+        keyed = f" ({status['keyed'][door]:,} by key)" if status["keyed"].get(door) else ""
+        parts.append(f"{door} {ended.get('ok', 0):,} answered{keyed}, {failed:,} failed")
+    processes = ", ".join(f"{count:,} {state}" for state, count in status["processes"].items() if count)
+    parts += [f"processes: {processes}"] * bool(processes)
+    return "; ".join(parts) or "nobody has asked"
 
 
 def _presented(status: dict[str, Any]) -> str:

@@ -72,6 +72,7 @@ from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.hold_verbs import HoldVerbs
 from lakestore_server.operate.memory import MemoryStatus
 from lakestore_server.operate.metric_sources import Sources
+from lakestore_server.operate.query_figures import QueryFigures
 from lakestore_server.operate.status import Duties
 from lakestore_server.queries.rpcs import Rpcs
 from lakestore_server.queries.service import QueryService
@@ -324,6 +325,7 @@ class Server:
         self._outside_check = OutsideCheck(self.engine, self.catalog, settings.catalog.check_seconds)
         self.progress = Progress(self.engine, settings.progress_check_seconds)
         self._journal_check = JournalCheck.of(self.engine, self.upkeep.checkpoint)
+        queries = QueryFigures(settings.slow_seconds)
         self.service = Service(
             engine=self.engine,
             upkeep=self.upkeep,
@@ -340,9 +342,17 @@ class Server:
             holds=HoldVerbs(self.engine, leases, ledger.holds_from_before, settings.lease_grace_seconds),
             engine_keys=self._engine_keys,
             owner_required=settings.owner_required,
+            queries=queries,
         )
         self.sources = Sources(
-            self.engine, self.upkeep, calls, leases, self.catalog, self.presented, self.service.status
+            self.engine,
+            self.upkeep,
+            calls,
+            leases,
+            self.catalog,
+            self.presented,
+            self.service.status,
+            queries,
         )
 
     def _begun_duties(self, leases: Leases, producers: ProducerVerbs) -> Duties:
@@ -481,7 +491,7 @@ class Server:
             check_leads=self.engine.loop.refuse_when_following,
         )
         rpcs = Rpcs(self.service, admission)
-        self.queries = QueryService(rpcs, limits, self.sources.query_deaths, self.engine.supervisor)
+        self.queries = QueryService(rpcs, limits, self.sources.queries, self.engine.supervisor)
         self._console = console = Console(self.queries, self.sources, admission, self._clock)
         hosts = (*self.settings.http.allowed_hosts, *([self._reached_host()] if self.engine.role else []))
         gate = app(self.sources, admission, console, hosts, self._keys, engine_keys=self._engine_keys)

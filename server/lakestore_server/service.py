@@ -42,6 +42,7 @@ from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.copy_verbs import CopyVerbs
 from lakestore_server.operate.erasure_verbs import ErasureVerbs
 from lakestore_server.operate.hold_verbs import HoldVerbs
+from lakestore_server.operate.query_figures import QueryFigures
 from lakestore_server.operate.reports import Reports
 from lakestore_server.operate.status import Duties, StatusReader, StatusVerbs
 from lakestore_server.operate.verify import AuditVerbs
@@ -49,9 +50,10 @@ from lakestore_server.read.completeness import Completeness
 from lakestore_server.read.delete_where import ConditionalDeletes
 from lakestore_server.read.insert_answer import InsertedRows
 from lakestore_server.read.leases import Leases
-from lakestore_server.read.lookup import Lookups
+from lakestore_server.read.lookup import KeyRow, Lookups
 from lakestore_server.read.plan import Plans
 from lakestore_server.snapshots.presented_tables import SnapshotTables
+from lakestore_server.state.view import View
 
 
 class Verbs(TypedDict):
@@ -239,6 +241,7 @@ class Service:
         holds: HoldVerbs,
         engine_keys: EngineKeys,
         owner_required: bool,
+        queries: QueryFigures,
     ) -> None:
         self.reports = Reports(clock, engine.limits)
         self.status = StatusReader(
@@ -251,6 +254,7 @@ class Service:
             reports=self.reports,
             presented=presented,
             leases=leases,
+            queries=queries,
         )
         lookups = Lookups(engine, Completeness(engine, clock))
         of_tables = _table_verbs(engine, catalog, owner_required=owner_required)
@@ -288,6 +292,17 @@ class Service:
         self.verbs: Verbs = _verbs(parts)
         self._is_shared = bool(engine.role)
         """Whether other servers may lead; looked up once, because each call asks."""
+        self.key_row = self._watched_row(lookups)
+
+    def _watched_row(self, lookups: Lookups) -> Callable[[pb.LookupRequest], KeyRow | None]:
+        """`Lookup` of one whole key for callers in this process: the row is not encoded. None if only the RPC answers
+        the request. Calls are counted and drained like the RPC."""
+        row = partial(self._confirmed, lookups.row) if self._is_shared else lookups.row
+        return self.calls.watched(rpc.METHODS["Lookup"], row)
+
+    def view(self) -> View:
+        """The newest published state."""
+        return self._engine.view
 
     def verb(self, name: str) -> Callable[..., Any]:
         """The verb of an RPC by its name in the proto file. A leader of several servers makes certain that it still

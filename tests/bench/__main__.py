@@ -30,7 +30,7 @@ from tests.bench.report import Figure
 
 
 def _late(name: str) -> Callable[[Path], Iterator[Figure]]:
-    """The figures of a module that is imported when its group runs, because it needs Spark."""
+    """The figures of a module that is imported when its group runs, because it needs Spark or drivers."""
 
     def measure(folder: Path) -> Iterator[Figure]:
         found: Iterator[Figure] = import_module(f"tests.bench.{name}").measure(folder)
@@ -51,6 +51,7 @@ GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {
     "bucket": bucket.measure,
     "console": console.measure,
     "contract": contract.measure,
+    "sql": _late("sql"),
     "lake": _late("lake"),
     "stores": _late("stores"),
     "small-tables": _late("small_tables"),

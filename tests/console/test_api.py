@@ -8,6 +8,7 @@ import os
 import time
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,28 @@ def test_a_query_that_takes_too_long_is_ended(served: Served, monkeypatch: pytes
     answer = query(served, "root", "SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000000) b")
     assert answer.status_code == 503
     assert "it took 1 seconds" in answer.json()["error"]["message"]
+
+
+def test_running_queries_are_shown_to_their_principal_and_cancelled(served: Served) -> None:
+    endless = "SELECT sum(a.range * b.range)\nFROM range(10000000) a, range(1000000) b"
+    with ThreadPoolExecutor(1) as pool, as_(served, "root") as root, as_(served, "report") as report:
+        asked = pool.submit(query, served, "report", endless)
+        until(lambda: report.get(f"{API}/queries").json(), "the query")
+        (shown,) = root.get(f"{API}/queries").json()
+        assert (shown["principal"], shown["door"], shown["text"]) == ("report", "console", " ".join(endless.split()))
+        with as_(served, "new") as other:
+            assert other.get(f"{API}/queries").json() == []
+            refused = other.post(f"{API}/queries/{shown['number']}/cancel")
+            assert (refused.status_code, "of yours" in refused.text) == (404, True)
+        assert root.post(f"{API}/queries/{shown['number']}/cancel").status_code == 200
+        answer = asked.result()
+        assert answer.status_code == 503
+        assert "an administrator has cancelled it" in answer.json()["error"]["message"]
+        assert root.get(f"{API}/queries").json() == []
+        assert root.post(f"{API}/queries/no-number/cancel").status_code == 404
+        figures = served.server.sources.queries
+        assert figures.seconds["console", "Cancelled"].count > 0
+        assert 'lakestore_query_seconds_count{door="console",outcome="Cancelled"}' in root.get("/metrics").text
 
 
 def test_without_duckdb_the_extra_is_named(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from lakestore.wire import pipe
 from lakestore.wire.pipe import Verb
 from lakestore_server.host import child
 from lakestore_server.host.supervisor import Supervisor
-from lakestore_server.operate.metric_sources import QueryDeaths
+from lakestore_server.operate.query_figures import QueryFigures
 from lakestore_server.queries import rpcs
 from lakestore_server.queries import service as queries
 from lakestore_server.queries.question import Ask, Question
@@ -43,7 +43,7 @@ class Calls:
 
 @pytest.fixture
 def service() -> Iterator[QueryService]:
-    service = QueryService(cast("Any", Calls()), Limits(), QueryDeaths(), Supervisor())
+    service = QueryService(cast("Any", Calls()), Limits(), QueryFigures(), Supervisor())
     yield service
     service.close()
 

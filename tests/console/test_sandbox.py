@@ -155,13 +155,13 @@ def test_the_process_has_no_key(served: Served) -> None:
 def test_a_process_that_dies_by_a_signal_is_told_logged_and_counted(
     served: Served, text: str, signal: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = served.server.sources.query_deaths.by_signal.get(signal, 0)
+    before = served.server.sources.queries.deaths.get(signal, 0)
     with caplog.at_level(logging.WARNING, "lakestore.queries"):
         answer = ask(served, pointer_call() if text == "pointer" else text)
     assert answer.status_code == 503
     assert f"ended by {signal}" in answer.json()["error"]["message"]
     assert [signal in record.getMessage() and "reader" in record.getMessage() for record in caplog.records] == [True]
-    assert served.server.sources.query_deaths.by_signal[signal] == before + 1
+    assert served.server.sources.queries.deaths[signal] == before + 1
     assert ask(served, "SELECT 7 AS x").json()["rows"] == [["7"]]
     with httpx.Client(base_url=address(served), headers={"Authorization": f"Bearer {token_of('root')}"}) as http:
         assert f'lakestore_query_process_deaths_total{{signal="{signal}"}}' in http.get("/metrics").text

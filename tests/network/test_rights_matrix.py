@@ -301,6 +301,7 @@ def parameters(path: str, target: Target, ending: str) -> dict[str, str]:
     name = target.table + ending
     table = f"secret.{name}" if path.startswith(policy.CONSOLE) else name
     values = {"namespace": "secret", "table": table, "view": name, "prefix": "now", "file": "main.js"}
+    values["number"] = "1"  # of a query that runs
     names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
     unknown = set(names) - values.keys()
     assert not unknown, f"the matrix cannot fill {sorted(unknown)} of {path}: say what it is"

@@ -26,7 +26,7 @@ from lakestore_server.edge.console.routes import Console
 from lakestore_server.edge.http import routes
 from lakestore_server.host.clock import RealClock
 from lakestore_server.main import KnownTables, Server
-from lakestore_server.operate.metric_sources import QueryDeaths
+from lakestore_server.operate.query_figures import QueryFigures
 from lakestore_server.queries.rpcs import Rpcs
 from lakestore_server.queries.service import QueryService
 from lakestore_server.settings import Settings
@@ -100,7 +100,7 @@ def test_every_route_has_exactly_one_rule(tmp_path: Path) -> None:
     try:
         admission = Admission(server.access, KnownTables(server.engine), RealClock())
         supervisor = server.engine.supervisor
-        queries = QueryService(Rpcs(server.service, admission), Limits(), QueryDeaths(), supervisor)
+        queries = QueryService(Rpcs(server.service, admission), Limits(), QueryFigures(), supervisor)
         console = Console(queries, server.sources, admission, RealClock())
         assert served(routes(server.sources, admission, console)) == set(ROUTES)
         queries.close()

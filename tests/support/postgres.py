@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -47,7 +48,8 @@ def programs() -> Path | None:
 class Postgres:
     """One server with an empty database `shop`. A context manager; closing it removes the data."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        """`settings` differ from those of a test's database."""
         found = programs()
         if found is None:
             raise FileNotFoundError(MISSING)
@@ -60,8 +62,8 @@ class Postgres:
         self.port = free_ports(1)[0]
         try:
             self._run("initdb", "-D", "data", "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-            with (self._folder / "data" / "postgresql.conf").open("a") as settings:
-                settings.writelines(f"{name} = '{value}'\n" for name, value in _SETTINGS.items())
+            with (self._folder / "data" / "postgresql.conf").open("a") as lines:
+                lines.writelines(f"{name} = '{value}'\n" for name, value in {**_SETTINGS, **(settings or {})}.items())
             self._process = self._started()
             self.run(f"CREATE DATABASE {DATABASE}", database="postgres")
         except BaseException:

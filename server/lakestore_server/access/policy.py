@@ -117,6 +117,7 @@ class Listing(Enum):
     REGISTERS = "the principal's own registers"
     PAGE = "tables with some right, in the console"
     CLIENTS = "the principal's own connections"
+    QUERIES = "the principal's own queries"
     LEASES = "the principal's own leases, and dropped tables with some right"
     STREAMS = "the principal's own subscriptions, producers and registers"
     LAGS = "the principal's own subscriptions, over tables with some right, and its own bridges"
@@ -343,6 +344,10 @@ ROUTES: dict[tuple[str, str], Row] = {
     ),
     ("POST", f"{CONSOLE}/query"): Row(
         "read", finders.no_table, "some table; each table of the query, as its RPCs are judged"
+    ),
+    ("GET", f"{CONSOLE}/queries"): Row("known", finders.no_table, lists=Listing.QUERIES),
+    ("POST", f"{CONSOLE}/queries/{{number}}/cancel"): Row(
+        "known", finders.no_table, "the verb asks for a query of the principal's own, or `admin` on every table"
     ),
     ("GET", "/healthz"): Row("open", finders.no_table),
     ("GET", "/ready"): Row("open", finders.no_table, "role, epoch and lag alone"),

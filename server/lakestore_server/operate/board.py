@@ -20,7 +20,7 @@ GONE_MAX = 10_000
 """Removed tables that are remembered. A page that last asked before the oldest is sent everything."""
 SILENT_SECONDS = 3 * REPORT_SECONDS
 """A server of a shared journal that was not heard for three of its reports may be gone."""
-_AGES = ("uptime_seconds", "checkpoint_age_seconds", "token")
+_AGES = ("uptime_seconds", "checkpoint_age_seconds", "token", "queries")
 Row = tuple[Any, ...]
 COLUMNS = (
     "name",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from lakestore.iceberg import store_counts
@@ -19,6 +17,7 @@ from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.contract_status import BudgetFigure
 from lakestore_server.operate.lake_figures import LakeFigures
 from lakestore_server.operate.promises import PromiseFigure
+from lakestore_server.operate.query_figures import QueryFigures
 from lakestore_server.operate.reports import Report
 from lakestore_server.operate.status import RoundStatus, ServerStatus, StatusReader, TableStatus
 from lakestore_server.read.leases import Leases
@@ -27,19 +26,6 @@ from lakestore_server.state.view import View
 
 Sample = tuple[tuple[str, ...], float | Histogram]
 """(label values, value)."""
-
-
-class QueryDeaths:
-    """The query processes that a signal ended. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.by_signal: Counter[str] = Counter()
-        """Signal name to number of processes."""
-
-    def count(self, signal: str) -> None:
-        with self._lock:
-            self.by_signal[signal] += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +39,7 @@ class Sources:
     catalog: Catalog
     presented: SnapshotTables
     status: StatusReader
-    query_deaths: QueryDeaths = field(default_factory=QueryDeaths)
+    queries: QueryFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +173,24 @@ def violations(moment: Moment) -> Iterator[Sample]:
 
 def query_deaths(moment: Moment) -> Iterator[Sample]:
     """Query processes that a signal ended, by signal."""
-    for name, count in sorted(moment.sources.query_deaths.by_signal.items()):
+    for name, count in sorted(moment.sources.queries.deaths.items()):
         yield (name,), count
+
+
+def query_seconds(moment: Moment) -> Iterator[Sample]:
+    """Durations of queries, by door and outcome."""
+    yield from sorted(dict(moment.sources.queries.seconds).items(), key=lambda found: found[0])
+
+
+def query_processes(moment: Moment) -> Iterator[Sample]:
+    """Query processes, by state."""
+    for state, count in moment.sources.queries.processes().items():
+        yield (state,), count
+
+
+def of_doors(figure: Callable[[QueryFigures], Mapping[str, int]]) -> Callable[[Moment], Iterator[Sample]]:
+    """A figure of each door."""
+    return lambda moment: (((door,), count) for door, count in sorted(dict(figure(moment.sources.queries)).items()))
 
 
 def reclaimed(moment: Moment) -> Iterator[Sample]:

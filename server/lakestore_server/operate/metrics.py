@@ -23,10 +23,13 @@ from lakestore_server.operate.metric_sources import (
     expiring,
     in_lake,
     lag,
+    of_doors,
     of_tables,
     overdue,
     promises,
     query_deaths,
+    query_processes,
+    query_seconds,
     reclaimed,
     refusals,
     reported,
@@ -212,6 +215,57 @@ def _loads(moment: Moment) -> Iterator[Sample]:
         yield (kind,), count
 
 
+QUERY_FAMILIES = (
+    Family(
+        "lakestore_query_seconds",
+        "histogram",
+        "Duration of SQL queries, by door (`console`, `postgres`, `flight`) and outcome: `ok` or the kind of the "
+        "error; `Cancelled` also for queries out of time. `_count` is the number of queries.",
+        query_seconds,
+        ("door", "outcome"),
+    ),
+    Family(
+        "lakestore_query_rows",
+        "counter",
+        "Rows that a door has sent.",
+        of_doors(lambda queries: queries.rows),
+        ("door",),
+    ),
+    Family(
+        "lakestore_query_bytes",
+        "counter",
+        "Bytes of these rows.",
+        of_doors(lambda queries: queries.nbytes),
+        ("door",),
+    ),
+    Family(
+        "lakestore_query_keyed",
+        "counter",
+        "Queries that a look-up by key has answered, without a query process.",
+        of_doors(lambda queries: queries.keyed),
+        ("door",),
+    ),
+    Family(
+        "lakestore_query_wait_seconds",
+        "histogram",
+        "Time that queries waited for a query process.",
+        lambda m: m.sources.queries.waits,
+    ),
+    Family(
+        "lakestore_query_processes",
+        "gauge",
+        "Query processes by state: `unused`, `idle` (bound to a principal) or `busy`.",
+        query_processes,
+        ("state",),
+    ),
+    Family(
+        "lakestore_query_process_deaths",
+        "counter",
+        "Query processes that a signal ended: SIGSYS or SIGSEGV may be an attack.",
+        query_deaths,
+        ("signal",),
+    ),
+)
 SNAPSHOT_FAMILIES = (
     Family(
         "lakestore_presented_cuts",
@@ -565,13 +619,6 @@ FAMILIES = (
         ("code",),
     ),
     Family(
-        "lakestore_query_process_deaths",
-        "counter",
-        "Query processes of the console that a signal ended: SIGSYS or SIGSEGV may be an attack.",
-        query_deaths,
-        ("signal",),
-    ),
-    Family(
         "lakestore_rpc_seconds",
         "histogram",
         "Duration of gRPC calls, by method and outcome: `ok` or the kind of the error; a stream is one call. "
@@ -607,6 +654,7 @@ FAMILIES = (
         reported(lambda report: report.rejected),
         ("process",),
     ),
+    *QUERY_FAMILIES,
     *SNAPSHOT_FAMILIES,
     Family("lakestore_rpc_running", "gauge", "Running calls, including open streams.", running, ("method",)),
 )

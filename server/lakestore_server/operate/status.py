@@ -32,6 +32,7 @@ from lakestore_server.operate.contract_status import ContractStatus, RuleViolati
 from lakestore_server.operate.lake_figures import LakeFigures, Lakes
 from lakestore_server.operate.memory import MemoryStatus
 from lakestore_server.operate.promises import PromiseDuty
+from lakestore_server.operate.query_figures import QueryFigures
 from lakestore_server.operate.reports import Report, Reports
 from lakestore_server.read.freshness import hot_since_us, tier_point
 from lakestore_server.read.leases import LeaseConflict, Leases
@@ -416,6 +417,8 @@ class ServerStatus:
     clock: ClockStatus
     presented: PresentStatus
     """Cuts presented to other engines."""
+    queries: Mapping[str, Any]
+    """SQL queries since the start: `QueryFigures.status`."""
     reports: tuple[tuple[float, Report], ...]
     """The reports of other processes, with their ages in seconds."""
     tables: tuple[ServedTable, ...]
@@ -453,6 +456,7 @@ class ServerStatus:
             "memory": asdict(self.memory),
             "clock": asdict(self.clock),
             "presented": asdict(self.presented),
+            "queries": self.queries,
             "reports": [report.as_dict(age) for age, report in self.reports],
         }
 
@@ -482,8 +486,9 @@ class StatusReader:
         reports: Reports,
         presented: SnapshotTables,
         leases: Leases,
+        queries: QueryFigures,
     ) -> None:
-        self._reports, self._presented, self._leases = reports, presented, leases
+        self._reports, self._presented, self._leases, self._queries = reports, presented, leases, queries
         self._engine, self._upkeep, self._about, self._clock = engine, upkeep, about, clock
         self._duties, self._catalog = duties, catalog
         self._began = clock.monotonic()
@@ -524,6 +529,7 @@ class StatusReader:
             memory=MemoryStatus.from_limits(engine.limits, view),
             clock=ClockStatus.from_reading(engine.time, engine.time.read(), view.time_us),
             presented=self._presented.status(),
+            queries=self._queries.status(),
             reports=tuple(self._reports.now()),
             tables=self._tables(view, list(tables) or sorted(view.names)),
         )

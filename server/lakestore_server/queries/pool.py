@@ -76,6 +76,12 @@ class Pool:
         with self._changed:
             return len(self._idle) + len(self._busy)
 
+    def counts(self) -> dict[str, int]:
+        """State to the number of processes: `unused`, `idle` (bound to a principal), `busy`."""
+        with self._changed:
+            unused = sum(each.owner is None for each in self._idle)
+            return {"unused": unused, "idle": len(self._idle) - unused, "busy": len(self._busy)}
+
     def take(self, owner: str, generation: int, seconds: float, is_over: Callable[[], bool]) -> QueryProcess:
         """A process for one question of a principal, after a wait of at most `seconds`. Raises `Exhausted`.
 

@@ -12,7 +12,9 @@ from lakestore.wire import rpc
 from lakestore_server.access.admission import Admission, RpcCall
 from lakestore_server.access.callers import Caller
 from lakestore_server.catalog.owners import called_by
+from lakestore_server.read.lookup import KeyRow
 from lakestore_server.service import Service
+from lakestore_server.state.view import View
 
 ASKED_BYTES_MAX = 64 << 20
 """The most bytes of requests of one query that name different tables. They are kept until the query ends."""
@@ -28,7 +30,9 @@ class Rpcs:
 
     def __init__(self, service: Service, admission: Admission) -> None:
         self._admission = admission
-        self._methods = rpc.METHODS
+        self._methods, self._key_row = rpc.METHODS, service.key_row
+        self.view: Callable[[], View] = service.view
+        """The newest state. Its reader checks rights."""
         self._verbs: dict[str, Callable[..., Any]] = {
             name: service.watched(method) for name, method in self._methods.items()
         }
@@ -51,6 +55,15 @@ class Rpcs:
         try:
             with called_by(call.principal):
                 return call.answer(self._verbs[name](call.request(request)))
+        except LakestoreError as error:
+            raise call.told(error) from error
+
+    def key_row(self, caller: Caller, request: pb.LookupRequest) -> KeyRow | None:
+        """The row of one whole key, by the rights of `Lookup`; None if only `Lookup` itself answers the request."""
+        call = self.begin(caller, "Lookup")
+        try:
+            with called_by(call.principal):
+                return self._key_row(call.request(request))
         except LakestoreError as error:
             raise call.told(error) from error
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -33,7 +33,9 @@ from lakestore_server.host.child import Child, Gone, Parts
 from lakestore_server.host.quota import share_of
 from lakestore_server.host.supervisor import Supervisor
 from lakestore_server.host.worker import Worker
-from lakestore_server.operate.metric_sources import QueryDeaths
+from lakestore_server.operate.query_figures import QueryFigures, shown_text
+from lakestore_server.queries.answer import Answer
+from lakestore_server.queries.key_query import KeyAnswer, KeyQueries
 from lakestore_server.queries.lake_files import LakeFiles
 from lakestore_server.queries.pool import Pool, QueryProcess
 from lakestore_server.queries.question import Ask, Bounds, Cancelled, Description, Figures, Head, Part, Question
@@ -69,6 +71,8 @@ _Value = TypeVar("_Value")
 class RunningQuery:
     """A question that is under way, for those who may see it."""
 
+    number: int
+    """Names the question in `QueryService.cancel`."""
     principal: str
     door: str
     text: str
@@ -81,13 +85,14 @@ class RunningQuery:
 class QueryService:
     """The queries of one server. Thread-safe."""
 
-    def __init__(self, rpcs: Rpcs, limits: Limits, deaths: QueryDeaths, supervisor: Supervisor) -> None:
-        """`deaths` counts the processes that a signal ended."""
-        self.rpcs, self.limits, self._deaths = rpcs, limits, deaths
+    def __init__(self, rpcs: Rpcs, limits: Limits, figures: QueryFigures, supervisor: Supervisor) -> None:
+        self.rpcs, self.limits, self.figures = rpcs, limits, figures
+        self.keys = KeyQueries(rpcs)
         most = limits.query_processes
         self.pool = Pool(
             self._child, most=most, share=share_of(most, limits), resident_bytes=RESIDENT_FACTOR * limits.query_bytes
         )
+        figures.processes = self.pool.counts
         self._lock = threading.Lock()
         self._runs: set[QueryRun] = set()
         self.is_closing = False
@@ -111,6 +116,13 @@ class QueryService:
         with self._lock:
             runs = list(self._runs)
         return [each.shown() for each in runs]
+
+    def cancel(self, number: int, why: str) -> None:
+        """End the question of a number, if it is still under way."""
+        with self._lock:
+            runs = [run for run in self._runs if run.number == number]
+        for run in runs:
+            run.cancel(why)
 
     def close(self) -> None:
         """End all questions and processes. Callable from any thread."""
@@ -141,7 +153,7 @@ class QueryService:
             silence_seconds=self.limits.query_seconds + GRACE_SECONDS,
             is_trusted=False,
             bytes_max=pipe.ASKED_BYTES_MAX,
-            died=self._deaths.count,
+            died=self.figures.count_death,
             log=log,
         )
 
@@ -175,6 +187,9 @@ class QuerySession:
 
     def describe(self, question: Question) -> Description:
         """The types of a text, which is not run."""
+        described = self._service.keys.describe(self._caller, question)
+        if described is not None:
+            return described
         run = self._begin(question)
         try:
             data = run.whole(Ask.DESCRIBE)
@@ -184,11 +199,14 @@ class QuerySession:
 
     def run(self, question: Question) -> Answer:
         """The answer, when its head is there. Close it."""
+        keyed = self._keyed(question)
+        if keyed is not None:
+            return keyed
         run = self._begin(question)
         try:
-            return Answer(run, lambda: self._end(run))
+            return ProcessAnswer(run, lambda: self._end(run, is_counted=True))
         except BaseException:
-            self._end(run)
+            self._end(run, is_counted=True)
             raise
 
     def cancel(self, why: str) -> None:
@@ -203,6 +221,29 @@ class QuerySession:
         self._is_closed = True
         self.cancel("its reader is gone")
 
+    def _keyed(self, question: Question) -> KeyAnswer | None:
+        """The answer of a key query; None if a process must answer."""
+        service, began = self._service, time.monotonic()
+        if self._is_closed or service.is_closing:
+            return None
+        outcome, answer = "NotFresh", None
+        try:
+            answer = service.keys.answer(self._caller, question)
+            outcome = "ok"
+        finally:
+            if answer is not None or outcome != "ok":
+                service.figures.count_query(
+                    self._door,
+                    self._caller.counted_as,
+                    question.text,
+                    outcome=outcome,
+                    seconds=time.monotonic() - began,
+                    rows=answer.part.rows if answer else 0,
+                    nbytes=len(answer.part.data) if answer else 0,
+                    is_keyed=True,
+                )
+        return answer
+
     def _begin(self, question: Question) -> QueryRun:
         run = QueryRun(self._service, self._caller, self._door, question)
         with self._lock:
@@ -212,51 +253,37 @@ class QuerySession:
         self._service.begins(run)
         return run
 
-    def _end(self, run: QueryRun) -> None:
+    def _end(self, run: QueryRun, *, is_counted: bool = False) -> None:
         run.end()
         self._service.ends(run)
         with self._lock:
+            is_first = run in self._runs
             self._runs.discard(run)
+        if is_first and is_counted:
+            run.count_end()
 
 
-class Answer:
-    """The rows of a question, once. A context manager."""
+class ProcessAnswer(Answer):
+    """The answer of a query process."""
 
     def __init__(self, run: QueryRun, end: Callable[[], None]) -> None:
         self._run, self._end = run, end
         self._turn = threading.Lock()
         self._stream = run.stream(Ask.RUN)
-        self.figures = Figures()
-        """The figures of the whole answer, after the last part."""
         first = self._next()
         if first is None:
             raise run.broken(ValueError("an answer without a head"))
         head = run.checked(Head.from_bytes, first)
-        self.schema: pa.Schema = head.schema
-        self.token = head.token
-        """The cut of the read; empty if the text names no table."""
-        self.notices = head.notices
-
-    @property
-    def explain(self) -> str:
-        """A few lines for each table that was read; empty before the last part."""
-        return self.figures.explain
+        super().__init__(head.schema, head.token, head.notices)
 
     def parts(self) -> Iterator[Part]:
-        """The parts in the form that was asked for. Waits for the process."""
         while (data := self._next()) is not None:
             part = self._run.checked(Part.from_bytes, data)
             self._run.count(part)
             yield part
 
     def checked(self, read: Callable[[Any], _Value], data: object) -> _Value:
-        """The value that bytes of the answer stand for. A process that sends other bytes is ended."""
         return self._run.checked(read, data)
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows of an answer of the form ARROW, checked: a process may send bytes that are no batch."""
-        for part in self.parts():
-            yield self._run.checked(lambda data: part.batch(self.schema), part)  # noqa: B023
 
     def close(self) -> None:
         """End the answer: its process is free again after the last part, and is killed before it."""
@@ -265,12 +292,6 @@ class Answer:
         with self._turn:
             self._stream.close()
         self._end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _next(self) -> bytes | memoryview | None:
         with self._turn:
@@ -301,7 +322,10 @@ class QueryRun:
         self._process: QueryProcess | None = None
         self.is_over = False
         """Whether the process has given its whole answer."""
-        self._began = self._rechecked = time.monotonic()
+        self.number = next(_run_numbers)
+        self.outcome = "Cancelled"
+        """`ok`, or the kind of the error that ended the question."""
+        self._asked = self._began = self._rechecked = time.monotonic()
         self._rows = self._nbytes = 0
 
     @property
@@ -313,12 +337,25 @@ class QueryRun:
     def shown(self) -> RunningQuery:
         """The run for those who may see it."""
         seconds = time.monotonic() - self._began
-        return RunningQuery(self._owner, self._door, self._question.text, seconds, self._rows, self._nbytes, self.pid)
+        text = shown_text(self._question.text)
+        return RunningQuery(self.number, self._owner, self._door, text, seconds, self._rows, self._nbytes, self.pid)
 
     def count(self, part: Part) -> None:
         """Count a part that the door has taken."""
         self._rows += part.rows
         self._nbytes += len(part.data)
+
+    def count_end(self) -> None:
+        """Count the question, which has ended."""
+        self._service.figures.count_query(
+            self._door,
+            self._owner,
+            self._question.text,
+            outcome=self.outcome,
+            seconds=time.monotonic() - self._asked,
+            rows=self._rows,
+            nbytes=self._nbytes,
+        )
 
     def cancel(self, why: str | LakestoreError) -> None:
         """End the question unless it is over. Its door gets `why`, a reason or the error. Callable from any thread."""
@@ -364,9 +401,10 @@ class QueryRun:
             self.reads.recheck()
         except Gone as error:
             raise self._exit_error(error.signal) from error
-        except LakestoreError:  # of the process, which waits for its next question, or of the rights
-            self.is_over = True
+        except LakestoreError as error:  # of the process, which waits for its next question, or of the rights
+            self.is_over, self.outcome = True, error.kind
             raise
+        self.outcome = "ok"
         return end
 
     def end(self) -> None:
@@ -414,7 +452,9 @@ class QueryRun:
         except Exhausted:
             if self._why:
                 raise self._exit_error() from None
+            self.outcome = Exhausted.kind
             raise
+        service.figures.count_wait(time.monotonic() - self._asked)
         with self._lock:
             self._process = process
             if self._why:  # it was cancelled meanwhile
@@ -459,7 +499,12 @@ class QueryRun:
         return None
 
     def _exit_error(self, signal: str = "") -> LakestoreError:
-        """The error for a process that ended without a result, by exit or by signal."""
+        """The error for a process that ended without a result, by exit or by signal; also the question's outcome."""
+        error = self._end_error(signal)
+        self.outcome = "Cancelled" if isinstance(error, Cancelled) else error.kind
+        return error
+
+    def _end_error(self, signal: str) -> LakestoreError:
         if isinstance(self._why, LakestoreError):
             return self._why
         if self._why:
@@ -470,5 +515,6 @@ class QueryRun:
         return Unavailable(f"the query's process has ended by {signal}: {why}")
 
 
+_run_numbers = count(1)
 _stream_numbers = count()
 """Numbers of streams differ between the questions of one process: a late CLOSE of one closes no stream of the next."""

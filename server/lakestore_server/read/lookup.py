@@ -156,6 +156,7 @@ class _Answers:
     nothing: bytes
     """The answer for a missing key."""
     nothing_crc: int
+    no_row: pa.RecordBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,7 @@ class KeyForm:
         head = bytes(schema.serialize())
         none = pa.RecordBatch.from_pylist([], schema=schema)
         nothing = b"".join((head, none.serialize(), STREAM_END))
-        return _Answers(places, schema, head, nothing, crc32c(nothing))
+        return _Answers(places, schema, head, nothing, crc32c(nothing), none)
 
 
 class KeyForms:
@@ -231,8 +232,34 @@ class KeyForms:
         return form
 
 
-def row_of(engine: Engine, form_of: Callable[[Table], KeyForm], request: pb.LookupRequest) -> pb.RowBatch | None:
-    """The answer to a request for one whole key; None if it needs the general path."""
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """The row of one key at the newest commit."""
+
+    view: View
+    table: Table
+    answers: _Answers
+    row: pa.RecordBatch | None
+    """None for a missing key."""
+
+    def batch(self) -> pa.RecordBatch:
+        """The row, or no row, in stored types."""
+        return self.answers.no_row if self.row is None else self.row
+
+    def message(self, bytes_max: int) -> pb.RowBatch | None:
+        """The row as an answer; None if it takes more than so many bytes."""
+        answers = self.answers
+        data, crc = answers.nothing, answers.nothing_crc
+        if self.row is not None:
+            data = b"".join((answers.head, self.row.serialize(), STREAM_END))
+            if len(data) > bytes_max:
+                return None
+            crc = crc32c(data)
+        return pb.RowBatch(rows=data, crc32c=crc, schema_id=self.table.schema_id, token=self.view.token(), answered=1)
+
+
+def row_of(engine: Engine, form_of: Callable[[Table], KeyForm], request: pb.LookupRequest) -> KeyRow | None:
+    """The row of a request for one whole key; None if it needs the general path."""
     key, table = request.key, engine.view.meant(request.table, request.table_uuid).table
     is_older = request.HasField("schema_id") and request.schema_id != table.schema_id
     if request.at or is_older or len(key) > KEY_BYTES_MAX:
@@ -246,18 +273,14 @@ def row_of(engine: Engine, form_of: Callable[[Table], KeyForm], request: pb.Look
     if found is None:
         return None
     view, offset = found
-    data, crc = answers.nothing, answers.nothing_crc
-    if offset >= 0:
-        piece, row = view.by_uuid(table.uuid).logs[bucket].place_of(offset)
-        if piece.schema_id != table.schema_id:
-            return None
-        stored = piece.load_rows(np.array((row,)), None).slice(row, 1)
-        shown = pa.RecordBatch.from_arrays([stored.column(at) for at in answers.places], schema=answers.schema)
-        data = b"".join((answers.head, shown.serialize(), STREAM_END))
-        if len(data) > engine.limits.message_bytes // 2:
-            return None
-        crc = crc32c(data)
-    return pb.RowBatch(rows=data, crc32c=crc, schema_id=table.schema_id, token=view.token(), answered=1)
+    if offset < 0:
+        return KeyRow(view, table, answers, None)
+    piece, row = view.by_uuid(table.uuid).logs[bucket].place_of(offset)
+    if piece.schema_id != table.schema_id:
+        return None
+    stored = piece.load_rows(np.array((row,)), None).slice(row, 1)
+    columns = [stored.column(at) for at in answers.places]
+    return KeyRow(view, table, answers, pa.RecordBatch.from_arrays(columns, schema=answers.schema))
 
 
 def _live_offset(engine: Engine, table: Table, wanted: IndexKeys) -> tuple[View, int] | None:
@@ -347,8 +370,14 @@ class Lookups:
             at = lsn_at(engine, request.at, [request.table]) if request.at else None
             self._completeness.cut([request.table], at, request.require)
         if request.key:
-            return row_of(engine, self._forms.form_of, request) or self._asked(request, self._one_key(request))
+            row = row_of(engine, self._forms.form_of, request)
+            answer = row.message(engine.limits.message_bytes // 2) if row is not None else None
+            return answer or self._asked(request, self._one_key(request))
         return self._asked(request, ipc.decode(request.keys, limits=engine.limits))
+
+    def row(self, request: pb.LookupRequest) -> KeyRow | None:
+        """The row of a request for one whole key, not encoded; None if only `lookup` answers the request."""
+        return row_of(self._engine, self._forms.form_of, request)
 
     def _one_key(self, request: pb.LookupRequest) -> pa.RecordBatch:
         source = _source(self._engine.view.meant(request.table, request.table_uuid), request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from typing import Any
 
 import anyio.to_thread
@@ -10,12 +11,14 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lakestore.errors import Exhausted, Invalid
+from lakestore.errors import Exhausted, Invalid, NotFound
 from lakestore.limits import Limits
+from lakestore.model.outside_values import shown_name
 from lakestore.wire import pipe
+from lakestore_server.access.callers import Caller
 from lakestore_server.edge.console.answers import body_of, caller_of, json, problem, text_in
 from lakestore_server.queries.question import Form, Question
-from lakestore_server.queries.service import QueryService, QuerySession
+from lakestore_server.queries.service import QueryService, QuerySession, RunningQuery
 
 TEXT_CHARS_MAX = 64 << 10
 THREADS_PER_PROCESS = 4
@@ -39,6 +42,23 @@ class Queries:
             return json(await self._run(request, self._service.session(caller, "console", soon=False), text))
         except Exception as error:  # the edge: an error becomes a response
             return problem(error)
+
+    def running(self, _: Request, caller: Caller) -> Response:
+        """The queries of every door that run: all for an administrator; for others, the principal's own."""
+        return json([asdict(each) for each in self._running_of(caller)])
+
+    def cancel(self, request: Request, caller: Caller) -> Response:
+        """End a query that `running` shows to the viewer. Raises `NotFound` for any other number."""
+        number = request.path_params["number"]
+        if number not in (str(each.number) for each in self._running_of(caller)):
+            raise NotFound(f"no query {shown_name(number)} of yours runs: it may have ended")
+        who = "an administrator" if caller.principal.administers else "its principal"
+        self._service.cancel(int(number), f"{who} has cancelled it on the console")
+        return json({})
+
+    def _running_of(self, caller: Caller) -> list[RunningQuery]:
+        own, sees_all = caller.counted_as, caller.principal.administers
+        return [each for each in self._service.running() if sees_all or each.principal == own]
 
     async def _run(self, request: Request, session: QuerySession, text: str) -> dict[str, Any]:
         """The result. The query is ended if its viewer leaves."""

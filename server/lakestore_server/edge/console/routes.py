@@ -178,6 +178,7 @@ class Console:
             "/streams": api.streams,
             "/streams/history": self._lags.lags,
             "/holds": self._holds.holds,
+            "/queries": self._queries.running,
             "/tables/{table}": api.table,
             "/tables/{table}/history": api.table_history,
         }
@@ -189,6 +190,7 @@ class Console:
             Route(f"{API}/session", api.session, methods=["POST"]),
             Route(f"{API}/renew", endpoint(api.renew), methods=["POST"]),
             Route(f"{API}/query", self._queries.answer, methods=["POST"]),
+            Route(f"{API}/queries/{{number}}/cancel", endpoint(self._queries.cancel), methods=["POST"]),
         ]
 
     def start(self) -> None:

@@ -2,19 +2,19 @@
 
 import { count, duration, plural, size } from "./format.js";
 import { curve, numbers } from "./draw.js";
-import { get } from "./api.js";
+import { get, post } from "./api.js";
 import { h } from "./dom.js";
 import { age, isBehind } from "./tables.js";
 
 const ROWS_MAX = 300;
-const held = { clients: null, holds: null };
+const held = { clients: null, holds: null, queries: null, error: "" };
 
 export function forget() {
-  Object.assign(held, { clients: null, holds: null });
+  Object.assign(held, { clients: null, holds: null, queries: null, error: "" });
 }
 
 export async function load(app, page) {
-  if (page === "clients") held.clients = await get("/clients");
+  if (page === "clients") [held.clients, held.queries] = await Promise.all([get("/clients"), get("/queries")]);
   if (page === "health") held.holds = await get("/holds");
   app.render();
 }
@@ -31,9 +31,27 @@ export function list(id, title, rows, columns, key, empty) {
 
 export const ago = (app, us) => (us ? `${duration((app.now() - us) / 1e6)} ago` : "–");
 
+async function cancel(app, number) {
+  held.error = "";
+  try {
+    await post(`/queries/${number}/cancel`, {});
+    held.queries = await get("/queries");
+  } catch (error) {
+    held.error = error.message;
+    if (error.status === 401) app.failed(error);
+  }
+  app.render();
+}
+
 export function clients(app) {
   return [
     h("div", { class: "title", key: "title" }, h("h1", { tabindex: -1 }, "Clients")),
+    held.error && h("p", { class: "error", role: "alert", key: "error" }, held.error),
+    list("queries", "Queries that run", held.queries, [
+      ["Query", (q) => h("code", null, q.text)], ["Principal", (q) => q.principal || "anyone"], ["Door", (q) => q.door],
+      ["Runs for", (q) => duration(q.seconds), true], ["Rows", (q) => count(q.rows), true], ["Bytes", (q) => size(q.nbytes), true],
+      ["", (q) => h("button", { type: "button", onclick: () => cancel(app, q.number), "aria-label": `Cancel the query of ${q.principal || "anyone"}` }, "Cancel")],
+    ], (q) => q.number, "No query runs."),
     h("p", { class: "muted", key: "note" }, `Connections that have a stream open or called within five minutes${app.me.administers ? "" : ": your own"}.`),
     list("connections", "Connections", held.clients, [
       ["From", (c) => c.peer.replace(/^ipv[46]:/, "")], ["Principal", (c) => c.principal || "anyone"], ["Port", (c) => c.port], ["Last call", (c) => c.call],

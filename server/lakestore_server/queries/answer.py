@@ -1,0 +1,51 @@
+"""The answer to a question: its columns, its cut, and parts with rows. A query process or a look-up by key makes it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+
+from lakestore_server.queries.question import Figures, Part
+
+_Value = TypeVar("_Value")
+
+
+class Answer(ABC):
+    """The rows of a question, once. A context manager."""
+
+    def __init__(self, schema: pa.Schema, token: str, notices: Sequence[str] = ()) -> None:
+        self.schema, self.token, self.notices = schema, token, tuple(notices)
+        """`token` is the cut of the read; empty if the text names no table."""
+        self.figures = Figures()
+        """The figures of the whole answer, after the last part."""
+
+    @property
+    def explain(self) -> str:
+        """A few lines for each table that was read; empty before the last part."""
+        return self.figures.explain
+
+    @abstractmethod
+    def parts(self) -> Iterator[Part]:
+        """The parts in the form that was asked for. May wait."""
+
+    @abstractmethod
+    def checked(self, read: Callable[[Any], _Value], data: object) -> _Value:
+        """The value that bytes of the answer stand for. A process that sends other bytes is ended."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of an answer of the form ARROW, checked: a process may send bytes that are no batch."""
+        for part in self.parts():
+            yield self.checked(lambda data: part.batch(self.schema), part)  # noqa: B023
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the answer."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
