@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 PY := $(VENV)/bin/python
-PROTO := proto/lakestore/v1/lakestore.proto
+PROTO := proto/lakestore/v1/lakestore.proto proto/lakestore/v1/flight.proto
 PB2 := lakestore/v1/lakestore_pb2.py
 ARGS ?=
 MINUTES ?= 5
@@ -76,7 +76,7 @@ wheel: setup  ## build dist/lakestore-….whl, which servers and images install
 	$(PY) -m pip wheel --quiet --no-deps --no-build-isolation -w dist . && ls dist/lakestore-*.whl
 
 clean:  ## remove .venv, generated code and caches
-	rm -rf $(VENV) build dist *.egg-info lakestore/v1/lakestore_pb2* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info lakestore/v1/*_pb2* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 machine:  ## see whether Python is there; Java comes from a wheel if the machine has none
 	@test -n "$(PYTHON)" || { echo "Lakestore needs Python 3.11 or newer: install python3 (3.11+)" >&2; exit 1; }

@@ -8,7 +8,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-PROTO = Path("proto/lakestore/v1/lakestore.proto")
+NAMES = ("lakestore", "flight")
 OUTPUTS = ("--python_out=.", "--grpc_python_out=.", "--mypy_out=quiet:.")
 
 
@@ -17,8 +17,9 @@ class BuildWithProto(build_py):
 
     def run(self) -> None:
         """Generate what is missing, then build."""
-        if not Path("lakestore/v1/lakestore_pb2.py").exists():
-            command = [sys.executable, "-m", "grpc_tools.protoc", "-Iproto", *OUTPUTS, str(PROTO)]
+        if not all(Path(f"lakestore/v1/{name}_pb2.py").exists() for name in NAMES):
+            files = [f"proto/lakestore/v1/{name}.proto" for name in NAMES]
+            command = [sys.executable, "-m", "grpc_tools.protoc", "-Iproto", *OUTPUTS, *files]
             # protoc finds its plugin for types on the path, where an environment that is not activated is not.
             path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
             subprocess.run(command, check=True, env={**os.environ, "PATH": path})

@@ -158,14 +158,6 @@ BROAD_EXCEPT_ALLOWED = {
     "server/lakestore_server/commit/engine.py",
     "server/lakestore_server/commit/build.py",  # the same loop: one request that fails, and its group goes on
     "server/lakestore_server/commit/commit_verbs.py",  # requests of a stream before one that fails go on
-    "server/lakestore_server/edge/catalog_request.py",
-    "server/lakestore_server/edge/console/answers.py",
-    "server/lakestore_server/edge/console/api.py",
-    "server/lakestore_server/edge/console/queries.py",
-    "server/lakestore_server/edge/grpc.py",
-    "server/lakestore_server/edge/rpc_dispatch.py",
-    "server/lakestore_server/edge/rpc_port.py",
-    "server/lakestore_server/edge/rpc_streams.py",
     "server/lakestore_server/files/journal_file.py",  # the same
     "server/lakestore_server/host/child.py",  # both ends: whoever asked is told
     "server/lakestore_server/host/supervisor.py",
@@ -174,6 +166,13 @@ BROAD_EXCEPT_ALLOWED = {
     "lakestore/cli/main.py",
     "tiering/lakestore_tiering/epoch.py",
     "tiering/lakestore_tiering/service.py",
+    *(
+        f"server/lakestore_server/edge/{name}.py"
+        for name in (
+            "catalog_request console/answers console/api console/queries flight/port grpc rpc_dispatch"
+            " rpc_port rpc_streams"
+        ).split()
+    ),
 }
 """Where any defect ends: the commit loop, its thread and those of duties, ports, the command line, a table's round."""
 

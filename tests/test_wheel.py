@@ -34,7 +34,9 @@ SOURCES = {
     "lakestore_demo": "examples/demo",
 }
 """Package to the folder that holds it."""
-GENERATED = {f"lakestore/v1/lakestore_pb2{rest}" for rest in (".py", ".pyi", "_grpc.py")}
+GENERATED = {
+    f"lakestore/v1/{name}_pb2{rest}" for name in ("lakestore", "flight") for rest in (".py", ".pyi", "_grpc.py")
+}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CLIENT_DEPENDENCIES_MAX = 12
 PRODUCT_EXTRAS = ("server", "spark", "kafka", "catalogs", "otel", "duckdb", "java")

@@ -52,6 +52,8 @@ from lakestore_server.duties.warehouse_check import WarehouseCheck
 from lakestore_server.edge import exposure_check, first_start
 from lakestore_server.edge.addresses import joined
 from lakestore_server.edge.console.routes import Console
+from lakestore_server.edge.flight.port import FlightPort
+from lakestore_server.edge.flight.verbs import Verbs
 from lakestore_server.edge.grpc import GrpcServer
 from lakestore_server.edge.http import HttpServer, app
 from lakestore_server.edge.leader_calls import LeaderCalls
@@ -283,6 +285,7 @@ class Server:
     _tier_process: TierProcess | None = None
     _http: HttpServer | None = None
     _console: Console | None = None
+    _flight: FlightPort | None = None
     queries: QueryService | None = None
     """Answers SQL for all ports; None before `start`."""
 
@@ -524,7 +527,12 @@ class Server:
         if self.settings.tier:
             here = self.settings.advertise or self.about["grpc"]
             self._tier_process = TierProcess(self.engine, self._clock, tier_command(here, self.settings.tier_master))
+        if self.settings.flight.port >= 0:
+            self._flight = self._flight_port(self.queries, admission, console)
+            self.about["flight"] = joined(host, self._flight.port)
         self._grpc.start()
+        if self._flight is not None:
+            self._flight.start()
         console.start()
         self.access.address = self.settings.advertise or self.about["grpc"]
         http = self.settings.http.advertise or joined(self._reached_host(), self._http.port)
@@ -533,6 +541,22 @@ class Server:
             self._hold_renewal.start()
         if self._tier_process is not None:
             self._tier_process.start()
+
+    def _flight_port(self, queries: QueryService, admission: Admission, console: Console) -> FlightPort:
+        port = self.settings.flight.port
+        try:
+            return FlightPort(
+                verbs=Verbs(queries, self._clock),
+                address=joined(self.settings.host, port),
+                admission=admission,
+                clock=self._clock,
+                calls=self.service.calls,
+                clients=console.clients,
+                keys=self._keys,
+                limits=self.settings.limits,
+            )
+        except RuntimeError as error:
+            raise Unavailable(f"the Flight port {port} cannot be opened: is it in use? 0 picks a free one") from error
 
     def _reached_host(self) -> str:
         """The host name at which other servers reach this server's HTTP port."""
@@ -573,6 +597,8 @@ class Server:
         self._closed = True
         if self._grpc:
             self._grpc.stop(STOP_SECONDS)
+        if self._flight:
+            self._flight.stop(STOP_SECONDS)
         self.presented.close()
         if self.queries:
             self.queries.close()

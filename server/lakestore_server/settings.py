@@ -17,14 +17,14 @@ DAY_SECONDS = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The certificates of both ports, as PEM files; they are read again when they change."""
+    """The certificates of all ports, as PEM files; they are read again when they change."""
 
     cert: str = option("", flag=True)
     """Certificate of the server and its chain; empty means no TLS."""
     key: str = option("", flag=True)
     """Private key of the certificate, without a password."""
     client_ca: str = option("", flag=True)
-    """Authority of client certificates: gRPC clients must then show one, HTTP clients may."""
+    """Authority of client certificates: clients of gRPC and Flight must then show one, HTTP clients may."""
     peer_ca: str = option("")
     """Authority of the certificates of other servers of a shared journal: a new server copies from them, a follower
     sends changes of the catalog to the leader. Empty means the authorities of this machine, for the second also this
@@ -41,6 +41,14 @@ class Http:
     advertise: str = option("")
     """Address of HTTP, `host:port`, at which other servers of a shared journal reach this server; empty means the host
     of `advertise` and this server's port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """The Flight SQL port, for ADBC and Arrow JDBC."""
+
+    port: int = option(-1, low=-1, high=65_535)
+    """Port of Flight SQL, usually 7343. It is off unless it is set: -1. 0 picks a free one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +146,8 @@ class Settings:
     """Encryption of connections."""
     http: Http = section(Http)
     """Catalog, metrics and console."""
+    flight: Flight = section(Flight)
+    """Queries of drivers of Arrow."""
     journal: Journal = section(Journal)
     """The log of commits."""
     catalog: Catalog = section(Catalog)

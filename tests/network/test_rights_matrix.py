@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -21,13 +21,17 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from lakestore.errors import Denied
+from lakestore.v1 import flight_pb2
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore_server.access import policy
 from lakestore_server.access.finders import HttpRequestFacts
 from lakestore_server.access.principals import Principal
+from lakestore_server.edge.flight.messages import any_bytes
 from lakestore_server.main import KnownTables
+from lakestore_server.settings import Flight
 from tests.console.scene import address
+from tests.support.flight_client import descriptor
 from tests.support.rights import token_of, write_auth
 from tests.support.served import Served
 
@@ -89,7 +93,7 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("matrix")
     auth = write_auth(folder / "auth.yaml", PRINCIPALS)
-    with Served(folder / "data", ports=True, auth=str(auth)) as served:
+    with Served(folder / "data", ports=True, auth=str(auth), flight=Flight(0)) as served:
         lake, uuids = served.lake, {}
         for name in ("shop.orders", "mine.own", "secret.xpresent", "secret.xrenamed", "secret.xdropped"):
             lake.create_table(name, SCHEMA, primary_key=["id"], buckets=1)
@@ -239,7 +243,7 @@ def leaks(world: World, who: str, target: Target, answer: tuple[bytes, ...]) -> 
     return {word for word in (*words, *([] if seen(MOVED) else [MOVED])) if word.encode() in said}
 
 
-@pytest.mark.parametrize("path", policy.RPCS)
+@pytest.mark.parametrize("path", [path for path in policy.RPCS if not path.startswith(policy.FLIGHT)])
 def test_an_rpc_refuses_by_the_policy_and_tells_nothing_of_hidden_tables(world: World, path: str) -> None:
     row, kind = policy.RPCS[path], kind_of(path)
     method = next((each for each in rpc.METHODS.values() if each.path == path), None)
@@ -266,6 +270,56 @@ def names_a_table(kind: Any) -> bool:
     """Whether requests of a kind are different for different tables; answers of others go with time."""
     one, two = (filled(kind, Target(name, NO_UUID), has_uuid=True, is_new=False) for name in (HIDDEN[0], ABSENT))
     return bool(one != two)
+
+
+# Flight SQL: what names a table is a text or a command.
+
+
+def flight_requests(target: Target) -> dict[str, list[bytes]]:
+    """The requests of each RPC of the Flight port that name a table."""
+    text = f"SELECT * FROM {target.name}"
+    key = flight_pb2.CommandGetPrimaryKeys(db_schema="secret", table=target.table)
+    commands = (flight_pb2.CommandStatementQuery(query=text), key)
+    described = [descriptor(each).SerializeToString() for each in commands]
+    prepare = any_bytes(flight_pb2.ActionCreatePreparedStatementRequest(query=text))
+    return {
+        "Handshake": [b""],
+        "ListActions": [b""],
+        "GetFlightInfo": described,
+        "GetSchema": described,
+        "DoGet": [flight_pb2.Ticket(ticket=any_bytes(key)).SerializeToString()],
+        "DoAction": [flight_pb2.Action(type="CreatePreparedStatement", body=prepare).SerializeToString()],
+        "DoPut": [flight_pb2.FlightData(flight_descriptor=descriptor(commands[0])).SerializeToString()],
+    }
+
+
+@pytest.mark.parametrize("path", [path for path in policy.RPCS if path.startswith(policy.FLIGHT)])
+def test_a_flight_rpc_tells_nothing_of_hidden_tables(world: World, path: str) -> None:
+    name = path.removeprefix(policy.FLIGHT)
+    with grpc.insecure_channel(world.served.server.about["flight"]) as channel:
+        there = replace(world, channel=channel)
+        for who in QUERY_CALLERS:
+            answers = {}
+            for target in world.targets:
+                answer = tuple(
+                    part
+                    for data in flight_requests(target)[name]
+                    for part in called(there, path, who, RawRequest(data))
+                )
+                assert (b"UNAUTHENTICATED" in answer) == (not who), (path, answer)
+                assert not who or not leaks(world, who, target, answer), (path, who, target, answer)
+                answers[target] = tuple(target.masked(part) for part in answer)
+            assert len(set(answers.values())) == 1, (path, who, answers)
+
+
+@dataclass(frozen=True, slots=True)
+class RawRequest:
+    """The bytes of a request."""
+
+    data: bytes
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 (as a message has it)
+        return self.data
 
 
 # Routes, filled from their paths.

@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Mount, Route
 import lakestore as ls
 from lakestore.errors import Denied
 from lakestore.limits import Limits
+from lakestore.v1 import flight_pb2
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore_server.access import policy
@@ -68,9 +69,10 @@ def may(row: policy.Row | None, who: Principal, asked: Any) -> bool:
 
 
 def described() -> set[str]:
-    """Every method of every service that the gRPC port serves."""
+    """Every method of every service that the ports of gRPC and Flight serve."""
     files = [pb.DESCRIPTOR, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR]
-    return {
+    flight = flight_pb2.DESCRIPTOR.services_by_name["FlightService"]
+    return {f"{policy.FLIGHT}{method.name}" for method in flight.methods} | {
         f"/{service.full_name}/{method.name}"
         for file in files
         for service in file.services_by_name.values()

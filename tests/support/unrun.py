@@ -4,6 +4,7 @@ from __future__ import annotations
 
 WRITTEN = {
     "docs/cli.md": "tests/test_docs.py holds its blocks against the commands' own help",
+    "docs/flight.md": "tests/network/test_flight_sql.py and test_flight_jdbc.py do the same on a port of theirs",
     "docs/internals/child-processes.md": "its block is a picture",
     "docs/internals/kafka-in.md": "its block is a picture",
     "docs/internals/presented-cuts.md": "its block is a picture",

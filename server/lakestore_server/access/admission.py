@@ -155,6 +155,11 @@ class RpcCall:
         return self._admission.known_call(path, self._caller, reads_at_leader=self.reads_at_leader)
 
     @property
+    def caller(self) -> Caller | None:
+        """The caller with its present rights; None if the call needs no authentication."""
+        return self._caller
+
+    @property
     def owner(self) -> str:
         """The principal whose quota the call uses; empty on a server without principals."""
         return self._caller.counted_as if self._caller else ""

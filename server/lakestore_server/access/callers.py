@@ -174,7 +174,9 @@ class Caller:
 def basic(said: str) -> tuple[str, str]:
     """(name, secret) of a Basic authorization, or `NotAuthenticated`."""
     try:
-        name, colon, secret = base64.b64decode(said.strip(), validate=True).decode().partition(":")
+        text = said.strip()
+        padded = text + "=" * (-len(text) % 4)  # ADBC leaves the padding out
+        name, colon, secret = base64.b64decode(padded, validate=True).decode().partition(":")
     except ValueError:  # invalid base64 or UTF-8
         name = colon = secret = ""
     if not colon or not secret:

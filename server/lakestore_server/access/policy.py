@@ -54,7 +54,11 @@ def reference() -> str:
         "",
         "## gRPC",
         "",
-        *_markdown(("RPC", path.rsplit("/", 1)[-1], row) for path, row in RPCS.items()),
+        *_markdown(("RPC", path.rsplit("/", 1)[-1], row) for path, row in RPCS.items() if not path.startswith(FLIGHT)),
+        "",
+        "## Flight SQL",
+        "",
+        *_markdown(("RPC", path.removeprefix(FLIGHT), row) for path, row in RPCS.items() if path.startswith(FLIGHT)),
         "",
         "## HTTP",
         "",
@@ -78,6 +82,7 @@ def _markdown(rows: Iterable[tuple[str, str, Row]]) -> Iterable[str]:
 
 HEALTH = "/grpc.health.v1.Health/"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/"
+FLIGHT = "/arrow.flight.protocol.FlightService/"
 CATALOG = "/iceberg/v1"
 CONSOLE = "/console/api"
 _NAMESPACE = f"{CATALOG}/namespaces/{{namespace}}"
@@ -310,6 +315,7 @@ _OWN_RPCS = (
     _rpc("AcceptClock", finders.every_table, "every table"),
     _rpc("Report", finders.no_table, "some table", owns=(Own.PRODUCER,)),
 )
+_FLIGHT = "each table of the query, as its RPCs are judged; lists are cut as `ListTables` is"
 RPCS: dict[str, Row] = {
     **dict(_OWN_RPCS),
     "/lakestore.v1.SmallCalls/Talk": Row("known", finders.no_table, "every call on it is judged by itself"),
@@ -317,6 +323,11 @@ RPCS: dict[str, Row] = {
     f"{HEALTH}List": Row("open", finders.no_table),
     f"{HEALTH}Watch": Row("open", finders.no_table),
     f"{REFLECTION}ServerReflectionInfo": Row("known", finders.no_table),
+    f"{FLIGHT}Handshake": Row("known", finders.no_table, "name and token stand in the metadata"),
+    **{f"{FLIGHT}{name}": Row("known", finders.no_table, _FLIGHT) for name in ("GetFlightInfo", "GetSchema", "DoGet")},
+    f"{FLIGHT}DoAction": Row("known", finders.no_table, f"{_FLIGHT}; statements, transactions and options of its own"),
+    f"{FLIGHT}DoPut": Row("known", finders.no_table, "parameters of its own statements; nobody may write here"),
+    f"{FLIGHT}ListActions": Row("known", finders.no_table),
 }
 """Every RPC by its path on the wire."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from lakestore.errors import Applied, Exhausted, Invalid, LakestoreError, NotAuthenticated, Unavailable
+from lakestore.errors import Applied, Exhausted, Invalid, LakestoreError, Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc, tracing
@@ -29,8 +29,9 @@ from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.commit.engine import DRAINING
 from lakestore_server.edge.arrivals import Arrivals
 from lakestore_server.edge.first_messages import FirstMessages
+from lakestore_server.edge.rpc_callers import bearer_token, certificate_names, credentials_of
 from lakestore_server.edge.rpc_dispatch import Dispatch, parse_commit
-from lakestore_server.edge.rpc_port import Rpc, RpcPort
+from lakestore_server.edge.rpc_port import STATUS_CODES, Rpc, RpcPort, port_options
 from lakestore_server.edge.rpc_streams import AnswerStream, Failed, Intake
 from lakestore_server.edge.tls import TlsKeys
 from lakestore_server.host.clock import Clock
@@ -218,27 +219,6 @@ STREAM_THREADS = 64
 """Streams that make a message at once; others wait."""
 STRANGERS_MAX, STRANGER_SECONDS = 64, 2.0
 """Unauthenticated health checks without a message: the most at once, and the seconds for each."""
-_CODES = {
-    "Invalid": grpc.StatusCode.INVALID_ARGUMENT,
-    "NothingToKeep": grpc.StatusCode.INVALID_ARGUMENT,
-    "Violated": grpc.StatusCode.INVALID_ARGUMENT,
-    "NotFound": grpc.StatusCode.NOT_FOUND,
-    "PlanExpired": grpc.StatusCode.NOT_FOUND,
-    "Conflict": grpc.StatusCode.ALREADY_EXISTS,
-    "Fenced": grpc.StatusCode.FAILED_PRECONDITION,
-    "ProducerForgotten": grpc.StatusCode.FAILED_PRECONDITION,
-    "Denied": grpc.StatusCode.PERMISSION_DENIED,
-    "NotAuthenticated": grpc.StatusCode.UNAUTHENTICATED,
-    "Unavailable": grpc.StatusCode.UNAVAILABLE,
-    "NotLeader": grpc.StatusCode.UNAVAILABLE,
-    "Exhausted": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "LimitReached": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "Corrupt": grpc.StatusCode.DATA_LOSS,
-    "NotFresh": grpc.StatusCode.FAILED_PRECONDITION,
-    "PositionExpired": grpc.StatusCode.OUT_OF_RANGE,
-    "OtherTimeline": grpc.StatusCode.OUT_OF_RANGE,
-    "Internal": grpc.StatusCode.INTERNAL,
-}
 
 
 class GrpcServer:
@@ -279,8 +259,8 @@ class GrpcServer:
         self._reflection = reflection.ReflectionServicer((rpc.SERVICE, rpc.SMALL_CALLS, reflection.SERVICE_NAME))
         self._handlers = self._all_handlers()
         self._arrivals = Arrivals(limits.receiving_bytes, limits.message_bytes, self._too_late)
-        self._port = RpcPort(_options(limits), self._arrivals, self._opened, self._ticked)
-        self.port = self._port.bind(address, None if keys is None else _credentials(keys))
+        self._port = RpcPort(port_options(limits), self._arrivals, self._opened, self._ticked)
+        self.port = self._port.bind(address, None if keys is None else credentials_of(keys))
 
     def start(self) -> None:
         self._port.start()
@@ -326,9 +306,9 @@ class GrpcServer:
             call.finish(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
             return
         try:
-            names = _certificate_names(call) if self._asks_certificates else ()
+            names = certificate_names(call) if self._asks_certificates else ()
             at_leader = rpc.READS_AT_LEADER in call.metadata
-            admitted = self._admission.rpc(call.path, _token(call), names, reads_at_leader=at_leader)
+            admitted = self._admission.rpc(call.path, bearer_token(call), names, reads_at_leader=at_leader)
             if call.path in self._dispatch and self._workers.is_full:
                 raise Exhausted("the server is at its limit of calls: try again later", retry_after=BUSY_SECONDS)
         except LakestoreError as error:
@@ -474,7 +454,7 @@ class GrpcServer:
     def _fail(self, call: Rpc, error: Exception, *, if_receiving: bool = False) -> None:
         if not isinstance(error, LakestoreError):
             error = self._dispatch.defect(call.path.rsplit("/", 1)[-1], error)
-        code, trailing = _CODES.get(error.kind, grpc.StatusCode.INTERNAL), errors.pack_error(error)
+        code, trailing = STATUS_CODES.get(error.kind, grpc.StatusCode.INTERNAL), errors.pack_error(error)
         call.finish(code, error.message, trailing, if_receiving=if_receiving)
 
 
@@ -484,55 +464,3 @@ def _leaving() -> Unavailable:
 
 def _encoded(batch: EncodedBatch) -> bytes:
     return batch.data
-
-
-def _options(limits: Limits) -> list[tuple[str, int]]:
-    return [
-        *rpc.options(limits.message_bytes),
-        *rpc.SERVER_KEEPALIVE,
-        ("grpc.so_reuseport", 0),
-        ("grpc.max_metadata_size", limits.header_bytes),
-        ("grpc.absolute_max_metadata_size", limits.header_bytes),
-        ("grpc.max_concurrent_streams", limits.connection_streams),
-    ]
-
-
-def _credentials(keys: TlsKeys) -> grpc.ServerCredentials:
-    """TLS of the port: with a client CA every client must show a certificate. Handshakes use the present files."""
-    state = {"stamp": keys.stamp()}
-
-    def configured() -> grpc.ServerCertificateConfiguration:
-        cert, key, client_ca = keys.read()
-        return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=client_ca)
-
-    def renewed() -> grpc.ServerCertificateConfiguration | None:
-        stamp = keys.stamp()
-        if stamp == state["stamp"]:
-            return None
-        state["stamp"] = stamp
-        try:
-            return configured()
-        except Invalid as error:
-            log.error("the certificate stays as it was: %s", error.message)
-            return None
-
-    fetch: Any = renewed  # None means no change; the stubs lack this
-    return grpc.dynamic_ssl_server_credentials(configured(), fetch, require_client_authentication=bool(keys.client_ca))
-
-
-def _token(call: Rpc) -> str:
-    said = [value for key, value in call.metadata if key == "authorization"]
-    if not said:
-        return ""
-    if len(said) > 1:
-        raise NotAuthenticated("the call has more than one authorization metadata: send one")
-    scheme, _, token = (said[0].decode("latin-1") if isinstance(said[0], bytes) else said[0]).partition(" ")
-    if scheme.lower() != "bearer" or not token:
-        raise NotAuthenticated("the authorization metadata is not `Bearer <token>`")
-    return token.strip()
-
-
-def _certificate_names(call: Rpc) -> Sequence[str]:
-    said = call.auth_context()
-    fields = ("x509_common_name", "x509_subject_alternative_name")
-    return [value.decode("utf-8", "replace") for field in fields for value in said.get(field, ())]

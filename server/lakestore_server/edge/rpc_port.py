@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lakestore.errors import Unavailable
+from lakestore.limits import Limits
+from lakestore.wire import rpc as wire_rpc
 from lakestore.wire.rpc import grpc
 from lakestore_server.edge.addresses import is_in_use
 from lakestore_server.edge.arrivals import Arrivals
@@ -64,6 +66,40 @@ _NO_FLAGS = 0
 _Metadata = Sequence[tuple[str, str | bytes]]
 _OK = core.StatusCode.ok
 DEFECT = "a defect of the server"
+STATUS_CODES = {
+    "Invalid": grpc.StatusCode.INVALID_ARGUMENT,
+    "NothingToKeep": grpc.StatusCode.INVALID_ARGUMENT,
+    "Violated": grpc.StatusCode.INVALID_ARGUMENT,
+    "NotFound": grpc.StatusCode.NOT_FOUND,
+    "PlanExpired": grpc.StatusCode.NOT_FOUND,
+    "Conflict": grpc.StatusCode.ALREADY_EXISTS,
+    "Fenced": grpc.StatusCode.FAILED_PRECONDITION,
+    "ProducerForgotten": grpc.StatusCode.FAILED_PRECONDITION,
+    "Denied": grpc.StatusCode.PERMISSION_DENIED,
+    "NotAuthenticated": grpc.StatusCode.UNAUTHENTICATED,
+    "Unavailable": grpc.StatusCode.UNAVAILABLE,
+    "NotLeader": grpc.StatusCode.UNAVAILABLE,
+    "Exhausted": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "LimitReached": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "Corrupt": grpc.StatusCode.DATA_LOSS,
+    "NotFresh": grpc.StatusCode.FAILED_PRECONDITION,
+    "PositionExpired": grpc.StatusCode.OUT_OF_RANGE,
+    "OtherTimeline": grpc.StatusCode.OUT_OF_RANGE,
+    "Internal": grpc.StatusCode.INTERNAL,
+}
+"""The status of each kind of error."""
+
+
+def port_options(limits: Limits) -> list[tuple[str, int]]:
+    """The core's options of a port that strangers reach."""
+    return [
+        *wire_rpc.options(limits.message_bytes),
+        *wire_rpc.SERVER_KEEPALIVE,
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_metadata_size", limits.header_bytes),
+        ("grpc.absolute_max_metadata_size", limits.header_bytes),
+        ("grpc.max_concurrent_streams", limits.connection_streams),
+    ]
 
 
 class Rpc:
@@ -79,6 +115,8 @@ class Rpc:
         self._begun = 0
         """Operations that have not ended."""
         self._has_spoken = self._is_finished = self._is_gone = False
+        self.opening: _Metadata = ()
+        """The metadata that opens the answer; set before its first message."""
         self.is_known = False
         """Whether the caller is authenticated."""
         self._is_receiving = False
@@ -169,7 +207,7 @@ class Rpc:
         if self._has_spoken:
             return ()
         self._has_spoken = True
-        return (core.SendInitialMetadataOperation((), _NO_FLAGS),)
+        return (core.SendInitialMetadataOperation(tuple(self.opening), _NO_FLAGS),)
 
     def _send(self, data: bytes, then: Callable[[], None]) -> None:
         self._is_sending = True

@@ -93,11 +93,11 @@ class Calls:
         return lambda request: self._streamed(method.name, verb, request)
 
     def _answered(self, method: str, verb: Callable[[Any], Any], request: Any) -> Any:
-        with self._call(method), tracing.span(method, "SERVER"):
+        with self.call(method), tracing.span(method, "SERVER"):
             return verb(request)
 
     def _streamed(self, method: str, verb: Callable[[Any], Iterator[Any]], request: Any) -> Iterator[Any]:
-        with self._call(method, is_stream=True):
+        with self.call(method, is_stream=True):
             yield from verb(request)
 
     def _followed(
@@ -106,7 +106,7 @@ class Calls:
         """The messages of a waiting stream; a drain wakes it. A drain ends a change stream early with an error for its
         reader. A stream of commits ends by itself after the answers to its accepted commits."""
         follower = _Follower(listener, self._refuse_when_draining)
-        with self._call(method, is_stream=True):
+        with self.call(method, is_stream=True):
             with self._changed:
                 self._followers.add(follower)
             try:
@@ -123,7 +123,8 @@ class Calls:
             raise Unavailable(DRAINING, retry_after=RETRY_AFTER_SECONDS)
 
     @contextmanager
-    def _call(self, method: str, *, is_stream: bool = False) -> Iterator[None]:
+    def call(self, method: str, *, is_stream: bool = False) -> Iterator[None]:
+        """Count and time the block as a call; it is refused during a drain."""
         began, code = self._clock.monotonic(), "ok"
         with self._changed:
             self._running[method] += 1

@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,12 +28,23 @@ from lakestore.errors import Invalid, Unavailable
 from lakestore.iceberg import cache, places
 from lakestore.iceberg.sized_file import SizedFile
 from lakestore.rows import json_texts
-from lakestore.union import sql
+from lakestore.union import sql, sql_description
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import pipe, rpc
 from lakestore.wire.pipe import Verb
 from lakestore_server.host.child import Parts
-from lakestore_server.queries.question import PART_BYTES, Bounds, Dialect, Figures, Form, Head, Part, Question
+from lakestore_server.queries.question import (
+    PART_BYTES,
+    Ask,
+    Bounds,
+    Description,
+    Dialect,
+    Figures,
+    Form,
+    Head,
+    Part,
+    Question,
+)
 
 Exchange = Callable[[Verb, bytes], bytes | None]
 
@@ -152,6 +164,16 @@ def answered(wire: PipeWire, question: Question, bounds: Bounds) -> Parts:
         return Figures(count, has_more, rows.explain(), round(time.monotonic() - began, 3)).to_bytes()
 
 
+def described(wire: PipeWire, question: Question, bounds: Bounds) -> Description:
+    """The types of a text. Nothing is read for it, unless it shows the catalog."""
+    transport = transport_of(wire)
+    tables = Connection(transport).all
+    parameters, text = sql_description.describe(question.text, tables)
+    probe = replace(question, text=text, parameters=None)
+    with sql.stream(transport, _query(probe, bounds), tables) as rows:
+        return Description(parameters, rows.schema)
+
+
 def _query(question: Question, bounds: Bounds) -> sql.Query:
     if question.form not in (Form.ARROW, Form.TEXTS):
         raise Invalid(f"rows of the form {question.form.value} are not made yet")
@@ -215,6 +237,8 @@ def main(parent: Parent, confine: Callable[[], None]) -> None:
         wire = PipeWire(parent, pb.HelloAnswer.FromString(bytes.fromhex(bounds.hello)))
         places.use(PipedFiles(wire.exchange))
         try:
+            if verb == Ask.DESCRIBE:
+                return described(wire, question, bounds).to_bytes()
             return (yield from answered(wire, question, bounds))
         except MemoryError:
             raise Unavailable(_TOO_MUCH) from None
