@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lakestore_server.host import confined_process
-from lakestore_server.host.child import Parent, Parts
+from lakestore_server.host.child import Parent, PartPieces
 
 SERVER = os.getppid()
 
@@ -97,7 +97,7 @@ def main(parent: Parent, confine: Callable[[], None]) -> None:
 
     answered = process.answered
 
-    def hostile(wire: process.PipeWire, question: Question, bounds: Bounds) -> Parts:
+    def hostile(wire: process.PipeWire, question: Question, bounds: Bounds) -> PartPieces:
         rows = _attempts(question.text)
         if rows is None:
             return (yield from answered(wire, question, bounds))

@@ -47,12 +47,19 @@ class AnswerStream:
         encode: Callable[[Any], bytes],
         workers: Workers,
         failed: Failed,
+        ahead: int = 1,
     ) -> None:
+        """`ahead` is the number of messages that the client may not have taken when the next one is made."""
         self._rpc, self._call, self._items, self._encode = rpc, call, items, encode
-        self._workers, self._failed = workers, failed
+        self._workers, self._failed, self._ahead = workers, failed, ahead
         self._lock = threading.Lock()
-        self._is_scheduled = self._is_due = self._is_sending = self._is_over = False
+        self._is_scheduled = self._is_due = self._is_over = False
+        self._unsent = 0
+        """Messages that the client has not taken."""
         self._sent_now = threading.Event()
+        self._sent_now.set()
+        self._is_whole = False
+        """Whether the last message was made."""
         self._last: Any = None
         """The last message, referenced until the next one is made."""
         self._pause: Pause | None = None
@@ -105,12 +112,12 @@ class AnswerStream:
             return
         if not self._rpc.is_active():
             self._end()
-        elif not self._is_sending and not self._is_pausing():
+        elif self._unsent < self._ahead and not self._is_pausing():
             try:
                 self._handle(self._call.next_item(self._items))
             except StopIteration:
                 self._end()
-                self._rpc.finish(grpc.StatusCode.OK)
+                self._finish()
             except Exception as error:  # the edge: `failed` tells a defect from a refusal
                 self._end()
                 self._failed(self._rpc, self._call.told(error) if isinstance(error, LakestoreError) else error)
@@ -128,8 +135,10 @@ class AnswerStream:
         if not isinstance(item, Pause):
             data = self._encode(self._call.answer(item))
             self._last = item if len(data) >= STAY_BYTES else None
-            self._sent_now.clear()
-            self._is_sending = True
+            with self._lock:
+                self._unsent += 1
+                if self._unsent >= self._ahead:
+                    self._sent_now.clear()
             self._rpc.send(data, self._sent)
             return
         self._last = None
@@ -141,9 +150,21 @@ class AnswerStream:
             self.wake()
 
     def _sent(self) -> None:
-        self._is_sending = False
+        with self._lock:
+            self._unsent -= 1
+            is_last = self._is_whole and not self._unsent
         self._sent_now.set()
+        if is_last:
+            self._rpc.finish(grpc.StatusCode.OK)
         self.wake()
+
+    def _finish(self) -> None:
+        """End the call when its last message is sent: the end of a call drops queued messages."""
+        with self._lock:
+            self._is_whole = True
+            is_sent = not self._unsent
+        if is_sent:
+            self._rpc.finish(grpc.StatusCode.OK)
 
     def _end(self) -> None:
         self._is_over, self._pause, self._pause_ends, self._last = True, None, float("inf"), None

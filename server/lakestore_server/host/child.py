@@ -10,6 +10,7 @@ docs/internals/child-processes.md has the frames and the rules. `Child` is the s
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -40,7 +41,9 @@ STDERR_BYTES_MAX = 64 << 10
 FRAME_BYTES_MAX = (1 << 32) - 1
 HEAD = struct.Struct("<2sBBBI")
 MAGIC, VERSION = b"LP", 2
-READ_BYTES = 1 << 20
+READ_BYTES, LARGE_BYTES = 4 << 10, 64 << 10
+"""Bytes that are read ahead of a small frame; from LARGE_BYTES on a payload is read into memory of its own."""
+PIPE_BYTES = 1 << 20
 _COMMON = {"PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TZDIR", "TMPDIR", "SYSTEMROOT"}
 _COMMON_PREFIXES = ("LC_", "LD_", "DYLD_", "MALLOC_", "PYTHON", "OMP_", "OPENBLAS_", "NPY_", "ARROW_")
 _STORES = {"SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "JAVA_HOME", "CLASSPATH", "IMDS_ENDPOINT"}
@@ -82,6 +85,13 @@ class Silent(OSError):
     """The other process has neither taken nor given a byte in time."""
 
 
+def _widen(number: int) -> None:
+    """Give a pipe room for a whole part, so that neither end waits for the other within one. As the system allows."""
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with suppress(OSError):  # the user's pipes have all the memory that they may have
+            fcntl.fcntl(number, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+
 class BoundedPipe:
     """Bytes to and from a process. For one thread at a time."""
 
@@ -90,6 +100,7 @@ class BoundedPipe:
         self._to, self._back, self._seconds = to.fileno(), back.fileno(), seconds
         for number in (self._to, self._back):
             os.set_blocking(number, False)
+            _widen(number)
         self._can_write, self._can_read = select.poll(), select.poll()
         self._can_write.register(self._to, select.POLLOUT)
         self._can_read.register(self._back, select.POLLIN)
@@ -108,7 +119,7 @@ class BoundedPipe:
         """Some bytes that came back, so many at most; none at the pipe's end. `Silent` if none come."""
         while not self._held:
             try:
-                self._held = os.read(self._back, READ_BYTES)
+                self._held = os.read(self._back, max(size, READ_BYTES))
             except BlockingIOError:
                 self._wait(self._can_read)
             else:
@@ -116,6 +127,22 @@ class BoundedPipe:
                     return b""
         part, self._held = self._held[:size], self._held[size:]
         return part
+
+    def read_large(self, size: int) -> memoryview:
+        """`size` bytes in memory of their own, without a copy of pieces, or EOFError."""
+        data = memoryview(bytearray(size))
+        done = min(size, len(self._held))
+        data[:done], self._held = self._held[:done], self._held[done:]
+        while done < size:
+            try:
+                more = os.readv(self._back, [data[done:]])
+            except BlockingIOError:
+                self._wait(self._can_read)
+            else:
+                if not more:
+                    raise EOFError
+                done += more
+        return data
 
     def _wait(self, poll: select.poll) -> None:
         end = time.monotonic() + self._seconds
@@ -177,7 +204,9 @@ class Gone(Unavailable):
 
 Parts = Generator[bytes | memoryview, None, bytes]
 """The parts of an answer, and the payload of its END."""
-Answer = Callable[[int, bytes], bytes | Parts]
+PartPieces = Generator[bytes | memoryview | tuple[bytes, memoryview], None, bytes]
+"""The parts as a process gives them: a part may be two pieces."""
+Answer = Callable[[int, bytes], bytes | PartPieces]
 """The process's answer to (verb, question)."""
 Serve = Callable[[int, bytes], Iterable[bytes]]
 """The parts of the server's answer to (verb, question)."""
@@ -188,13 +217,15 @@ def frame(kind: Kind, payload: bytes = b"", verb: int = 0) -> bytes:
     return HEAD.pack(MAGIC, VERSION, kind, verb, len(payload)) + payload
 
 
-def read_frame(pipe: Readable, bytes_max: int = FRAME_BYTES_MAX) -> tuple[Kind, int, bytes]:
+def read_frame(pipe: Readable, bytes_max: int = FRAME_BYTES_MAX) -> tuple[Kind, int, bytes | memoryview]:
     """(kind, verb, payload) of the next frame. EOFError at the pipe's end, ValueError for bytes that are no frame."""
     magic, version, kind, verb, size = HEAD.unpack(exactly(pipe, HEAD.size))
     if (magic, version) != (MAGIC, VERSION):
         raise ValueError(f"bytes that are no frame of version {VERSION}")
     if size > bytes_max:
         raise ValueError(f"a frame of {size:,} bytes, more than {bytes_max:,}")
+    if isinstance(pipe, BoundedPipe) and size >= LARGE_BYTES:
+        return Kind(kind), verb, pipe.read_large(size)
     return Kind(kind), verb, exactly(pipe, size)
 
 
@@ -323,17 +354,19 @@ class Child:
             raise error
         return payload
 
-    def _answer(self, pipe: BoundedPipe, serve: Serve, *, in_parts: bool) -> Generator[bytes, None, tuple[Kind, bytes]]:
+    def _answer(
+        self, pipe: BoundedPipe, serve: Serve, *, in_parts: bool
+    ) -> Generator[bytes | memoryview, None, tuple[Kind, bytes]]:
         """The parts, and the frame that ends a request. The process's questions are answered meanwhile."""
         while True:
             kind, asked, payload = read_frame(pipe, self._bytes_max)
-            if kind is Kind.ASK:
-                for data in _served(serve, asked, payload):
+            if kind is Kind.PART and in_parts:
+                yield payload
+            elif kind is Kind.ASK:
+                for data in _served(serve, asked, bytes(payload)):
                     pipe.write(data)
             elif kind in (Kind.END, Kind.ERROR):
-                return kind, payload
-            elif kind is Kind.PART and in_parts:
-                yield payload
+                return kind, bytes(payload)
             elif kind is not Kind.WORKING:
                 raise ValueError(f"a frame of kind {kind.name} where an answer was due")
 
@@ -392,7 +425,8 @@ def _served(serve: Serve, verb: int, question: bytes) -> Iterator[bytes]:
     """The frames of the server's answer to a question of the process."""
     try:
         for part in serve(verb, question):
-            yield frame(Kind.PART, part)
+            yield HEAD.pack(MAGIC, VERSION, Kind.PART, 0, len(part))
+            yield part
     except Exception as error:  # the process waits for an end, and tells the error to whoever asked
         yield _error_frame(error)
     else:
@@ -450,7 +484,7 @@ class Parent:
             return False
         return True
 
-    def _sent(self, parts: Parts) -> bytes:
+    def _sent(self, parts: PartPieces) -> bytes:
         """Send all parts of an answer, each when the pipe has room for it. The payload of the END."""
         with closing(parts):
             while True:
@@ -459,10 +493,12 @@ class Parent:
                 except StopIteration as end:
                     data: bytes = end.value
                     return data
+                pieces = part if isinstance(part, tuple) else (part,)
                 with self._lock:
                     self._drain()
-                    self._send(HEAD.pack(MAGIC, VERSION, Kind.PART, 0, len(part)))
-                    self._send(part)
+                    self._send(HEAD.pack(MAGIC, VERSION, Kind.PART, 0, sum(map(len, pieces))))
+                    for piece in pieces:
+                        self._send(piece)
 
     def ask(self, verb: int, question: bytes = b"") -> Iterator[bytes]:
         """The parts of the server's answer to a question; its error is raised. Thread-safe."""
@@ -501,9 +537,10 @@ class Parent:
 
     def _read(self) -> tuple[Kind, int, bytes]:
         try:
-            return read_frame(self._from)
+            kind, verb, payload = read_frame(self._from)
         except EOFError as error:
             raise ServerEnded from error
+        return kind, verb, bytes(payload)
 
     def _send(self, data: bytes | memoryview) -> None:
         left = memoryview(data)

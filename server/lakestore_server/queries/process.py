@@ -32,7 +32,7 @@ from lakestore.union import sql, sql_description
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import pipe, rpc
 from lakestore.wire.pipe import Verb
-from lakestore_server.host.child import Parts
+from lakestore_server.host.child import PartPieces
 from lakestore_server.queries.question import (
     PART_BYTES,
     Ask,
@@ -52,7 +52,7 @@ Exchange = Callable[[Verb, bytes], bytes | None]
 class Parent(Protocol):
     """The server that started this process: `Parent` of `host/child.py`."""
 
-    def reply(self, answer: Callable[[int, bytes], bytes | Parts]) -> bool:
+    def reply(self, answer: Callable[[int, bytes], bytes | PartPieces]) -> bool:
         """Answer a question of the server. False if there is none any more."""
 
     def ask(self, verb: int, question: bytes = b"") -> Iterator[bytes]:
@@ -138,7 +138,7 @@ class PipeWire:
         return next(iter(list(self._parent.ask(verb, question))), None)
 
 
-def answered(wire: PipeWire, question: Question, bounds: Bounds) -> Parts:
+def answered(wire: PipeWire, question: Question, bounds: Bounds) -> PartPieces:
     """The head of an answer, its parts, and its figures."""
     began = time.monotonic()
     transport = transport_of(wire)
@@ -158,7 +158,7 @@ def answered(wire: PipeWire, question: Question, bounds: Bounds) -> Parts:
             else:
                 for piece in _pieces(kept):
                     count += piece.num_rows
-                    yield Part.head(piece.num_rows) + piece.serialize()
+                    yield Part.head(piece.num_rows), memoryview(piece.serialize())
             if has_more:
                 break
         return Figures(count, has_more, rows.explain(), round(time.monotonic() - began, 3)).to_bytes()
@@ -225,7 +225,7 @@ def main(parent: Parent, confine: Callable[[], None]) -> None:
     sql.preload()
     is_confined = False
 
-    def answer(verb: int, data: bytes) -> Parts:
+    def answer(verb: int, data: bytes) -> PartPieces:
         nonlocal is_confined
         question, bounds = Question.from_bytes(data)
         if not is_confined:

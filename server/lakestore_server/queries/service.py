@@ -24,6 +24,7 @@ from lakestore.errors import Exhausted, LakestoreError, Unavailable
 from lakestore.limits import Limits
 from lakestore.release import RELEASE
 from lakestore.rows.literals import short
+from lakestore.union.side_by_side import merged
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import pipe, rpc
 from lakestore.wire.pipe import Verb
@@ -51,6 +52,8 @@ TICK_SECONDS = 0.1
 """Seconds between two looks at the time of the questions that are under way."""
 STREAMS_MAX = 1_000
 """The most streams that one question holds open. Each keeps one RPC of the server open."""
+STREAM_AHEAD = 1
+"""Messages of a stream that are made before the process asks for them; each has up to `read_batch_bytes`."""
 GRACE_SECONDS = 5.0
 """A process may be silent for the time of a question and this long."""
 RESIDENT_FACTOR = 2
@@ -490,7 +493,7 @@ class QueryRun:
                     f"the query reads {STREAMS_MAX:,} parts of tables at once, the limit: name fewer tables"
                 )
             number = next(_stream_numbers)
-            self._streams[number] = self.reads.rows(*pipe.parted(question))
+            self._streams[number] = read_ahead(self.reads.rows(*pipe.parted(question)))
             return pipe.NUMBER.pack(number)
         (number,) = pipe.NUMBER.unpack(question)
         if verb is Verb.NEXT:
@@ -516,5 +519,15 @@ class QueryRun:
 
 
 _run_numbers = count(1)
+
+
+def read_ahead(rows: Generator[bytes]) -> Generator[bytes]:
+    """The messages of a stream. A thread makes the next ones while the process takes one."""
+    return merged([lambda: rows], threads=1, ahead=STREAM_AHEAD, tick=_no_op)
+
+
+def _no_op() -> None: ...
+
+
 _stream_numbers = count()
 """Numbers of streams differ between the questions of one process: a late CLOSE of one closes no stream of the next."""

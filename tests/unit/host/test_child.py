@@ -20,7 +20,19 @@ import pytest
 
 from lakestore.errors import Exhausted, Internal, PlanExpired
 from lakestore_server.host import child
-from lakestore_server.host.child import HEAD, Child, Gone, Kind, Parent, Readable, frame, read_frame
+from lakestore_server.host.child import (
+    HEAD,
+    LARGE_BYTES,
+    READ_BYTES,
+    BoundedPipe,
+    Child,
+    Gone,
+    Kind,
+    Parent,
+    Readable,
+    frame,
+    read_frame,
+)
 
 ECHO, SUM, LEAVE, FAIL, STOP, HALF, GARBLED, OTHER, NEVER, SPIN, LOUD, CODE, STRAY, ENDED, TWICE = range(15)
 MODULE = "tests.unit.host.test_child"
@@ -45,6 +57,28 @@ def numbers(_verb: int, question: bytes) -> Iterator[bytes]:
         if number == 1_000:
             raise PlanExpired("the lease is over", retry_after=1.5)
         yield str(number).encode()
+
+
+def test_frames_of_every_size_cross_a_pipe_and_a_torn_one_is_an_end() -> None:
+    sizes = [0, 1, READ_BYTES - 1, READ_BYTES + 1, LARGE_BYTES - 1, LARGE_BYTES, LARGE_BYTES + 1, 3 << 20, 5]
+    payloads = [bytes([number]) * size for number, size in enumerate(sizes)]
+    data = b"".join(frame(Kind.PART, payload) for payload in payloads) + frame(Kind.PART, b"x" * LARGE_BYTES)[:-1]
+    back, there = os.pipe()
+    idle, to = os.pipe()
+
+    def write() -> None:
+        with os.fdopen(there, "wb") as file:
+            file.write(data)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    with os.fdopen(to, "wb") as unused, os.fdopen(back, "rb", buffering=0) as source:
+        pipe = BoundedPipe(unused, source, 30.0)
+        assert [bytes(read_frame(pipe)[2]) for _ in payloads] == payloads
+        with pytest.raises(EOFError):
+            read_frame(pipe)
+    thread.join()
+    os.close(idle)
 
 
 def test_each_end_asks_the_other(process: Child) -> None:

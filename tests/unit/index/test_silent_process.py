@@ -61,5 +61,5 @@ def test_large_messages_go_through_a_full_pipe_and_a_stuck_one_is_silent() -> No
         with pytest.raises(Silent):
             pipe.read(1)
         with pytest.raises(Silent):  # nobody reads what comes back
-            pipe.write(b"x" * 2_000_000)
+            pipe.write(b"x" * 4_000_000)
         process.kill()

@@ -38,6 +38,8 @@ from lakestore_server.queries.question import Cancelled
 log = logging.getLogger("lakestore.flight")
 THREADS = 64
 """Calls that are answered at once; one more is `Exhausted`. A query holds one while it computes a batch."""
+MESSAGES_AHEAD = 3
+"""Messages of an answer that its client has not taken when the next one is made, so that the query goes on."""
 PARAMETER_BYTES_MAX = 4 << 20
 """Bytes of the rows that one `DoPut` sends: the parameters of a query."""
 DEFECT_LOG_SECONDS = 60.0
@@ -203,6 +205,7 @@ class FlightPort:
             encode=_same,
             workers=self._workers,
             failed=self._fail,
+            ahead=MESSAGES_AHEAD,
         )
         self._streams.add(stream)
         self._clients.opens("flight", admitted.owner, call.peer)
