@@ -11,7 +11,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -30,7 +30,7 @@ from lakestore.release import needs_extra
 from lakestore.rows import condition_text, literals, pushdown
 from lakestore.rows.condition import RowTest
 from lakestore.rows.literals import short
-from lakestore.union import arrow, old_names, sql_gate, sql_text
+from lakestore.union import arrow, old_names, sql_functions, sql_gate, sql_parameters, sql_text
 from lakestore.union.cut import Cut, Source, opened
 from lakestore.union.explanation import Explanation, Figures
 from lakestore.union.scan import frame_of_pandas, frame_of_polars
@@ -216,6 +216,20 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Extra:
+    """Things that a text needs beside the tables of the lake: of the dialect from which it was translated."""
+
+    relations: Mapping[str, pa.Table] = field(default_factory=dict)
+    """Relations by `schema.name`."""
+    macros: Sequence[str] = ()
+    """Statements that create macros. Their author is this program, never the user."""
+    functions: frozenset[str] = frozenset()
+    """The names of the macros."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of DuckDB."""
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """A query with its options."""
 
@@ -224,10 +238,17 @@ class Query:
     """Values of the parameters: a list for `?` and `$1`, a mapping for `$name`."""
     at: str | Token | None = None
     require: Requirement | None = None
+    only_types: bool = False
+    """Whether the query is bound and not run: `describe`."""
     external_access: bool = False
     """Whether the query may read files and URLs."""
     bounds: Bounds | None = None
     """None for no limits."""
+    search_path: Sequence[str] = ()
+    """Databases in which names without a database are looked up, in this order."""
+    kinds: Sequence[str | None] = ()
+    """Types in SQL to which the parameters `$1`, `$2`, … are cast; None for the type of the value."""
+    extra: Extra = Extra()
     kept_rows: int | None = None
     """Rows to keep, in bounded memory. Further rows are computed and counted. None for all."""
     kept_bytes: int | None = None
@@ -241,7 +262,8 @@ class Query:
     @property
     def settings(self) -> dict[str, str]:
         """The options as settings of DuckDB."""
-        return (_OPEN if self.external_access else sql_gate.CLOSED) | (self.bounds.settings if self.bounds else {})
+        own = (_OPEN if self.external_access else sql_gate.CLOSED) | (self.bounds.settings if self.bounds else {})
+        return {**self.extra.settings, **own}
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +313,38 @@ def stream(source: Source, query: Query | str, tables: Callable[[], Sequence[Tab
         schema = _utc_schema(answer.rows.schema)
         batches = (batch.cast(schema) for batch in answer.rows.batches())
         yield SqlStream(schema, answer.token, batches, answer.reads)
+
+
+def describe(
+    source: Source, query: Query, tables: Callable[[], Sequence[Table]] = tuple
+) -> tuple[pa.Schema, pa.Schema]:
+    """(types of the parameters, columns of the result) of a query, which is bound and not run."""
+    query = replace(query, only_types=True)
+
+    def take(found: Any, request: _Request) -> tuple[pa.Schema, pa.Schema]:
+        if request.asked.explained:
+            return pa.schema([]), _explanation(()).schema
+        connection, text = found, f"SELECT * FROM ({request.asked.text}\n) LIMIT 0"  # noqa: S608
+        columns = _executed(connection, text, [None] * len(request.kinds) or None).to_arrow_table().schema
+        columns = pa.schema(
+            [each.with_name(name) for each, name in zip(columns, _selected(columns.names), strict=True)]
+        )
+        casts = ", ".join(f"CAST(NULL AS {kind}) AS p{place}" for place, kind in enumerate(request.kinds, 1))
+        kinds = connection.execute(f"SELECT {casts}").to_arrow_table().schema if casts else pa.schema([])
+        return _utc_schema(kinds), _utc_schema(columns)
+
+    with ExitStack() as held:
+        return _begun(source, query, tables, take, held)[1].rows
+
+
+def _selected(names: Sequence[str]) -> list[str]:
+    """The names of a query's columns by their names around brackets, where the second `a` of two is `a_1`."""
+    own = list[str]()
+    for name in names:
+        base, _, number = name.rpartition("_")
+        is_repeated = number.isdecimal() and folded(base) in map(folded, own)
+        own.append(base if is_repeated and len(own) >= int(number) else name)
+    return own
 
 
 def _begun(
@@ -367,17 +421,19 @@ def _run(
 
     engine = _duckdb()
     named = {name: name for name in asked.names} if not asked.of_catalog else {}
-    quoted = {name for name in sql_text.bare_names(asked.tree) if _DOTTED.fullmatch(name)}
-    known = tables() if quoted or asked.of_catalog else ()
-    named |= {table.name: table.name for table in known if table.name in quoted}
+    bare = sql_text.bare_names(asked.tree)
+    looks_up = bool(bare) and (bool(query.search_path) or any(map(_DOTTED.fullmatch, bare)))
+    known = tables() if looks_up or asked.of_catalog else ()
+    aliases = _aliases(bare, query.search_path, known)
+    named |= {} if asked.of_catalog else {name: name for name in aliases.values()}
     dotted = {table.name for table in known} if asked.of_catalog else set(named)
-    as_one = frozenset(quoted & set(named))
-    sql_gate.check(engine, asked.text, _rules(asked, query, (dotted, as_one), tables))
+    rules = _rules(asked, query, (dotted | query.extra.relations.keys(), frozenset(aliases)), tables)
+    sql_gate.check(engine, asked.text, rules)
     declared = sorted(known, key=lambda table: table.name not in asked.names) if asked.of_catalog else ()
     failures: list[LakestoreError] = []
-    request = _Request(engine, asked, query, failures, held, declared, as_one)
+    request = _Request(engine, asked, query, failures, held, declared, aliases)
     if not named and not asked.past:
-        return _Answer(_taken(request, {}, {}, take), "", tuple)
+        return _Answer(_taken(_typed(request, {}, rules), {}, {}, take), "", tuple)
     cut = held.enter_context(opened(source, list(named), query.at, query.require)) if named else None
     system = {word for word in _WORD.findall(query.text.lower()) if word in SYSTEM_TYPES}
     views = {name: Rows(cut, cut.plan.scan(name), system, failures) for name in named} if cut else {}
@@ -391,11 +447,38 @@ def _run(
 
     used = {identifier.name.lower() for identifier in asked.tree.find_all(exp.Identifier)}
     shown = old_names.spellings({name: rows.table for name, rows in views.items()}, used)
-    if cut and not query.params and views.keys() == named.keys() and shown == [{}]:
+    is_plain = not query.params and not query.only_types and not aliases
+    if cut and is_plain and views.keys() == named.keys() and shown == [{}]:
         counted = _counted(asked, cut, next(iter(views)))
         if counted is not None:
             return _Answer(take(_Counted(counted.table), request), token, lambda: counted.reads)
+    request = _typed(request, {name: rows.schema for name, rows in views.items()}, rules)
     return _Answer(_spelled(request, views, shown, take), token, reads)
+
+
+def _aliases(bare: Sequence[str], search_path: Sequence[str], known: Sequence[Table]) -> dict[str, str]:
+    """The table of each name without a database: the first on the search path, or a `database.table` in quotes."""
+    names, found = {folded(table.name): table.name for table in reversed(known)}, dict[str, str]()
+    for name in bare:
+        tried = [f"{database}.{name}" for database in search_path] + [name] * bool(_DOTTED.fullmatch(name))
+        if full := next((names[folded(each)] for each in tried if folded(each) in names), ""):
+            found[name] = full
+    return found
+
+
+def _typed(request: _Request, schemas: Mapping[str, pa.Schema], rules: sql_gate.Rules) -> _Request:
+    """The request with a cast around each parameter. If only types are asked for, they come from the text."""
+    query, text = request.query, request.asked.text
+    kinds = query.kinds
+    if query.only_types:
+        inferred = sql_parameters.parameter_types(text, request.asked.tree, schemas, request.aliases)
+        given = [*kinds, *[None] * len(inferred)]
+        kinds = [own or kind for own, kind in zip(given, inferred, strict=False)]
+    if not kinds:
+        return request if not query.only_types else replace(request, kinds=kinds)
+    text = sql_parameters.with_casts(text, kinds)
+    sql_gate.check(request.engine, text, rules)
+    return replace(request, asked=replace(request.asked, text=text), kinds=kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,7 +500,8 @@ def _rules(
     """The names that the text may use: its tables, and the lists in `sql_functions`."""
     past = (sql_text.past_name(place, name) for place, (name, _) in enumerate(asked.past))
     dotted, bare = (frozenset(map(sql_gate.folded, each)) for each in ((*names[0], *past), names[1]))
-    return sql_gate.Rules(dotted, bare, files=query.external_access, hint=lambda name: _hint(name, tables))
+    functions = sql_functions.FUNCTIONS | query.extra.functions
+    return sql_gate.Rules(dotted, bare, functions, files=query.external_access, hint=lambda name: _hint(name, tables))
 
 
 def _position(engine: Any, text: str) -> str:
@@ -498,8 +582,10 @@ class _Request:
     """Closes the connection of a query that runs."""
     declared: Sequence[Table] = ()
     """Tables that are created in DuckDB without rows."""
-    quoted: frozenset[str] = frozenset()
-    """Tables that the query names as one quoted name, such as `"db.t"`."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Names without a database, and names such as `"db.t"` in quotes, with the tables that they mean."""
+    kinds: Sequence[str | None] = ()
+    """Types in SQL of the parameters."""
 
 
 def _spelled(
@@ -564,7 +650,8 @@ def _started(
             _prepare(connection, request, tables, spelling)
             if query.started is not None:
                 query.started(stop)
-            taken = take(_executed(connection, request.asked.text, query.params), request)
+            found = connection if query.only_types else _executed(connection, request.asked.text, query.params)
+            taken = take(found, request)
         # while results are streamed, DuckDB's errors arrive as Arrow's
         except _engine_errors(engine) as error:
             if failures:
@@ -586,13 +673,17 @@ def _prepare(connection: Any, request: _Request, tables: Mapping[str, Rows], spe
     if request.query.is_lossless:
         connection.execute("SET arrow_lossless_conversion = true")
     declare(connection, request.declared)
+    for macro in request.query.extra.macros:
+        connection.execute(macro)
+    for number, (name, relation) in enumerate(request.query.extra.relations.items()):
+        _register_relation(connection, name, f"{SYSTEM_PREFIX}lakestore_relation_{number}", relation)
     connection.execute("SET lock_configuration = true")
     for number, (name, rows) in enumerate(tables.items()):
         alias = f"{SYSTEM_PREFIX}lakestore_{number}"
         _register(connection, name, alias, rows, spelling.get(name, {}))
-        if name in request.quoted:
-            database, short = name.split(".")
-            connection.execute(f'CREATE VIEW "{name}" AS FROM {CATALOG}."{database}"."{short}"')
+    for alias, name in request.aliases.items():
+        database, short = name.split(".")
+        connection.execute(f"CREATE VIEW {quoted(alias)} AS FROM {CATALOG}.{quoted(database)}.{quoted(short)}")
 
 
 def _engine_errors(engine: Any) -> tuple[type[Exception], ...]:
@@ -616,6 +707,14 @@ def _kept(found: Any, query: Query) -> tuple[pa.Table, int]:
 def _executed(connection: Any, text: str, params: Params) -> Any:
     given = None if params is None else dict(params) if isinstance(params, Mapping) else list(params)
     return connection.execute(text) if given is None else connection.execute(text, given)
+
+
+def _register_relation(connection: Any, name: str, alias: str, relation: pa.Table) -> None:
+    """Create a view over rows that are in memory."""
+    database, _, short = name.rpartition(".")
+    connection.register(alias, relation)
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {CATALOG}.{quoted(database)}")
+    connection.execute(f"CREATE VIEW {CATALOG}.{quoted(database)}.{quoted(short)} AS FROM {alias}")
 
 
 def _hint(name: str, tables: Callable[[], Sequence[Table]]) -> str:

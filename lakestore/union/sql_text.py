@@ -20,9 +20,17 @@ from lakestore.union.sql_functions import OWN_SCHEMAS
 TEXT_CHARS_MAX = 1 << 20
 PAST = "__lakestore_at_"
 """The schema prefix of tables at a past cut; the cut's number follows."""
+_MASK = "__lakestore_parameter_"
 _QUERIES = (exp.Query, exp.Describe, exp.Summarize)
 _EXPLAIN = re.compile(r"\s*EXPLAIN\b(\s+ANALYZE\b)?", re.IGNORECASE)
 _SHOW = re.compile(r"\s*SHOW\s+(?:ALL\s+)?(TABLES|DATABASES|SCHEMAS)(?:\s+(?:FROM|IN)\s+(\w+))?\s*;?\s*", re.IGNORECASE)
+_PARAMETER = re.compile(
+    r"""[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/"""
+    r"""|\$(?P<tag>[^\W\d]\w*|)\$.*?\$(?P=tag)\$|\$(?P<number>\d+)|(?P<mark>\?)|(?P<end>;)|\w[\w$]*""",
+    re.DOTALL,
+)
+"""Parameters and semicolons, and the parts of a text in which there are none: literals, names, comments."""
+_NOTHING = re.compile(r"(?:\s|;|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _KINDS = {"timestamp", "version", "token"}
 _NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
 SHOWN_TABLES = """
@@ -61,6 +69,7 @@ def statement(text: str) -> Statement:
     """Parses a text. Raises `Invalid` unless it is one statement."""
     if len(text) > TEXT_CHARS_MAX:
         raise Invalid(f"the query has {len(text)} characters; at most {TEXT_CHARS_MAX} are read")
+    text = _numbered(_without_end(text))
     if shown := _SHOW.fullmatch(text):
         text = _shown(shown[1].upper(), shown[2])
     explained = _EXPLAIN.match(text)
@@ -72,6 +81,35 @@ def statement(text: str) -> Statement:
     return Statement(text, tree, explained is not None, tuple(past), tuple(names))
 
 
+def parameter_places(text: str) -> list[tuple[int, int, int]]:
+    """(number from 0, begin, end) of each parameter `$1` or `?` in a text."""
+    places, marks = list[tuple[int, int, int]](), 0
+    for match in _PARAMETER.finditer(text):
+        if match["number"]:
+            places.append((int(match["number"]) - 1, match.start(), match.end()))
+        elif match["mark"]:
+            places.append((marks, match.start(), match.end()))
+            marks += 1
+    return places
+
+
+def _without_end(text: str) -> str:
+    """The text without its semicolon and the comments behind it."""
+    end = next((match.start() for match in _PARAMETER.finditer(text) if match["end"]), len(text))
+    return text[:end] if _NOTHING.fullmatch(text, end) else text
+
+
+def _numbered(text: str) -> str:
+    """The text with `$1`, `$2`, … for each `?`."""
+    places = parameter_places(text)
+    parts, done = list[str](), 0
+    for number, begin, end in places:
+        parts += [text[done:begin], f"${number + 1}"]
+        done = end
+    has_both = len({text[begin] for _, begin, _ in places}) > 1  # DuckDB refuses it
+    return text if has_both else "".join([*parts, text[done:]])
+
+
 def _shown(what: str, database: str | None) -> str:
     if what != "TABLES":
         return SHOWN_DATABASES
@@ -81,7 +119,7 @@ def _shown(what: str, database: str | None) -> str:
 def _parsed(text: str) -> exp.Expr:
     """The tree of a text. Raises `Invalid` unless it is one query."""
     try:
-        trees = [tree for tree in sqlglot.parse(text, dialect="duckdb") if tree is not None]
+        trees = [tree for tree in sqlglot.parse(_masked(text), dialect="duckdb") if tree is not None]
     except (SqlglotError, RecursionError) as error:
         raise Invalid(f"the query cannot be read: {plain(error)}{past_hint(text)}") from error
     if not trees:
@@ -91,7 +129,20 @@ def _parsed(text: str) -> exp.Expr:
             "lake.sql takes one query (SELECT, SHOW TABLES, DESCRIBE, EXPLAIN …); rows are written by upsert, append"
             " and delete"
         )
+    for column in list(trees[0].find_all(exp.Column)):
+        if column.name.startswith(_MASK) and not column.table:
+            column.replace(exp.Placeholder(this=column.name.removeprefix(_MASK)))
     return trees[0]
+
+
+def _masked(text: str) -> str:
+    """The text with a column's name for each `$1`: sqlglot takes a `$` for the begin of a string."""
+    parts, done = list[str](), 0
+    for number, begin, end in parameter_places(text):
+        if text[begin] == "$":
+            parts += [text[done:begin], f"{_MASK}{number + 1}"]
+            done = end
+    return "".join([*parts, text[done:]])
 
 
 def table_names(tree: exp.Expr) -> list[str]:
@@ -112,7 +163,10 @@ def _without_past(text: str) -> tuple[str, list[tuple[str, str]]]:
     if not re.search(r"\bAT\s*\(", text, re.IGNORECASE):
         return text, []
     try:
-        tokens = sqlglot.tokenize(text, read="duckdb")
+        marked = list(text)
+        for _, begin, _ in parameter_places(text):
+            marked[begin] = "?"  # as long as `$`, which sqlglot takes for the begin of a string
+        tokens = sqlglot.tokenize("".join(marked), read="duckdb")
     except SqlglotError as error:
         raise Invalid(f"the query cannot be read: {plain(error)}") from error
     said: list[str] = []

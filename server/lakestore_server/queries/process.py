@@ -15,7 +15,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,15 +23,16 @@ import pyarrow as pa
 from lakestore.client.calls import transport_of
 from lakestore.client.connection import Connection
 from lakestore.client.credentials import NOTHING
-from lakestore.errors import Invalid, Unavailable
+from lakestore.errors import Unavailable
 from lakestore.iceberg import cache, places
 from lakestore.iceberg.sized_file import SizedFile
 from lakestore.rows import json_texts
-from lakestore.union import sql, sql_description
+from lakestore.union import sql, sql_parameters
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import pipe, rpc
 from lakestore.wire.pipe import Verb
 from lakestore_server.host.child import PartPieces
+from lakestore_server.queries.postgres.rows import CopyBinary, CopyText, DataRows, RowEncoder
 from lakestore_server.queries.question import (
     PART_BYTES,
     Ask,
@@ -145,7 +145,9 @@ def answered(wire: PipeWire, question: Question, bounds: Bounds) -> PartPieces:
     with sql.stream(transport, _query(question, bounds), Connection(transport).all) as rows:
         yield Head(rows.schema, rows.token).to_bytes()
         count, has_more = 0, False
-        room = ANSWER_CHARS_MAX
+        room, encoder = ANSWER_CHARS_MAX, _encoder(question, rows.schema)
+        if encoder is not None and (start := encoder.start()):
+            yield Part.head(0) + start
         for batch in rows.batches:
             kept = batch if question.rows_max is None else batch.slice(0, question.rows_max - count)
             has_more = kept.num_rows < batch.num_rows
@@ -155,34 +157,60 @@ def answered(wire: PipeWire, question: Question, bounds: Bounds) -> PartPieces:
                 has_more = has_more or number < kept.num_rows
                 yield Part.head(number) + json.dumps(texts[:number]).encode()
                 count += number
+            elif encoder is not None:
+                for number, data in encoder.parts(kept, PART_BYTES):
+                    count += number
+                    yield Part.head(number), data
             else:
                 for piece in _pieces(kept):
                     count += piece.num_rows
                     yield Part.head(piece.num_rows), memoryview(piece.serialize())
             if has_more:
                 break
+        if encoder is not None and (end := encoder.end()):
+            yield Part.head(0) + end
         return Figures(count, has_more, rows.explain(), round(time.monotonic() - began, 3)).to_bytes()
 
 
-def described(wire: PipeWire, question: Question, bounds: Bounds) -> Description:
-    """The types of a text. Nothing is read for it, unless it shows the catalog."""
+def described(wire: PipeWire, question: Question, bounds: Bounds) -> bytes:
+    """The types of a text, which is not run."""
     transport = transport_of(wire)
-    tables = Connection(transport).all
-    parameters, text = sql_description.describe(question.text, tables)
-    probe = replace(question, text=text, parameters=None)
-    with sql.stream(transport, _query(probe, bounds), tables) as rows:
-        return Description(parameters, rows.schema)
+    kinds, columns = sql.describe(transport, _query(question, bounds), Connection(transport).all)
+    return Description(tuple(kinds.types), columns).to_bytes()
 
 
 def _query(question: Question, bounds: Bounds) -> sql.Query:
-    if question.form not in (Form.ARROW, Form.TEXTS):
-        raise Invalid(f"rows of the form {question.form.value} are not made yet")
-    params = None if question.parameters is None else [column[0].as_py() for column in question.parameters.columns]
+    given = question.parameters
     rows_max = None if question.rows_max is None else question.rows_max + 1
-    limits = sql.Bounds(bounds.memory_bytes, rows_max)
-    is_lossless = question.dialect is Dialect.POSTGRES
-    at = question.at or None
-    return sql.Query(question.text, params, at, question.require, bounds=limits, is_lossless=is_lossless)
+    return sql.Query(
+        question.text,
+        None if given is None else [_python_value(column) for column in given.columns],
+        question.at or None,
+        question.require,
+        bounds=sql.Bounds(bounds.memory_bytes, rows_max),
+        is_lossless=question.dialect is Dialect.POSTGRES,
+        search_path=question.search_path,
+        kinds=() if given is None else [sql_parameters.sql_type(kind) for kind in given.schema.types],
+    )
+
+
+def _python_value(column: pa.Array) -> Any:
+    """The only value of a column as DuckDB takes it."""
+    if pa.types.is_interval(column.type) and column[0].is_valid:
+        months, days, nanos = column[0].as_py()
+        return f"{months} months {days} days {nanos // 1_000} microseconds"
+    return column[0].as_py()
+
+
+def _encoder(question: Question, schema: pa.Schema) -> RowEncoder | None:
+    """The encoder of a form of Postgres; None for another form."""
+    if question.form is Form.ROWS:
+        return DataRows(schema, question.binary, question.zone)
+    if question.form is Form.COPY_BINARY:
+        return CopyBinary()
+    if question.form in (Form.COPY_TEXT, Form.COPY_CSV):
+        return CopyText(schema, question.copy, question.zone)
+    return None
 
 
 def _fitting(rows: json_texts.Cells, room: int) -> tuple[int, int]:
@@ -238,7 +266,7 @@ def main(parent: Parent, confine: Callable[[], None]) -> None:
         places.use(PipedFiles(wire.exchange))
         try:
             if verb == Ask.DESCRIBE:
-                return described(wire, question, bounds).to_bytes()
+                return described(wire, question, bounds)
             return (yield from answered(wire, question, bounds))
         except MemoryError:
             raise Unavailable(_TOO_MUCH) from None

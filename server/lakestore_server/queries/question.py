@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum, IntEnum
 from typing import Any, Self
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from lakestore.errors import Exhausted
 from lakestore.model.alteration import Requirement
+from lakestore_server.queries.postgres.rows import CopyOptions
 
 PART_BYTES = 1 << 20
 """Bytes of a part, unless one row has more."""
@@ -75,6 +76,10 @@ class Question:
     binary: tuple[bool, ...] = ()
     """For ROWS: whether each column is binary. One entry holds for all columns; none means text."""
     rows_max: int | None = None
+    zone: str = "UTC"
+    """Time zone of a Postgres session, in which ROWS, COPY_TEXT and COPY_CSV show times with a zone."""
+    copy: CopyOptions = field(default_factory=CopyOptions)
+    """Options of COPY_TEXT and COPY_CSV."""
 
     def to_bytes(self, bounds: Bounds) -> bytes:
         """The question for a process."""
@@ -87,6 +92,8 @@ class Question:
             "form": self.form.value,
             "binary": self.binary,
             "rows_max": self.rows_max,
+            "zone": self.zone,
+            "copy": asdict(self.copy),
             "bounds": asdict(bounds),
         }
         return _joined(said, b"" if self.parameters is None else _stream_of(self.parameters))
@@ -99,6 +106,7 @@ class Question:
         said["require"] = Requirement(**said["require"]) if said["require"] else None
         said |= {"dialect": Dialect(said["dialect"]), "form": Form(said["form"])}
         said |= {name: tuple(said[name]) for name in ("search_path", "binary")}
+        said["copy"] = CopyOptions(**said["copy"])
         parameters = pa.ipc.open_stream(rest).read_next_batch() if len(rest) else None
         return cls(parameters=parameters, **said), bounds
 

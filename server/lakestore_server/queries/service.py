@@ -56,8 +56,8 @@ STREAM_AHEAD = 1
 """Messages of a stream that are made before the process asks for them; each has up to `read_batch_bytes`."""
 GRACE_SECONDS = 5.0
 """A process may be silent for the time of a question and this long."""
-RESIDENT_FACTOR = 2
-"""A process that keeps more than so many times `query_bytes` in memory is not used again."""
+IDLE_BYTES = 512 << 20
+"""A process that keeps more memory than this, and `query_bytes`, behind a question is not used again."""
 GOING_DOWN = "the server is going down"
 _SIGNALS = {
     "SIGKILL": "it may have needed more memory than it may take",
@@ -93,7 +93,7 @@ class QueryService:
         self.keys = KeyQueries(rpcs)
         most = limits.query_processes
         self.pool = Pool(
-            self._child, most=most, share=share_of(most, limits), resident_bytes=RESIDENT_FACTOR * limits.query_bytes
+            self._child, most=most, share=share_of(most, limits), resident_bytes=IDLE_BYTES + limits.query_bytes
         )
         figures.processes = self.pool.counts
         self._lock = threading.Lock()
@@ -306,7 +306,16 @@ class ProcessAnswer(Answer):
                 return None
 
 
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, pa.ArrowException)
+_UNREADABLE = (
+    ValueError,
+    OSError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    pa.ArrowException,
+)
 """Errors of reading bytes that a hostile process has chosen."""
 
 
