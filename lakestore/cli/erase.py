@@ -16,6 +16,7 @@ from lakestore.errors import Invalid
 
 if TYPE_CHECKING:
     from lakestore.client.erasure import Erasure
+    from lakestore.client.table import Table
 
 _STEPS = {"rows": "finding and deleting rows", "lake": "rewriting the lake", "log": "rewriting the log"}
 
@@ -45,10 +46,10 @@ def erase(
     server: str,
     as_json: bool,
 ) -> None:
-    """Remove the bytes of the rows of TABLE that match from every file; primary-key tables only.
+    """Remove the bytes of the rows of TABLE that match from every file.
 
-    Every version of the keys that match now, or matched at a version that is still kept, goes. Nothing brings them
-    back. Without --wait the server goes on by itself.
+    Every version of the keys that match now, or matched at a version that is still kept, goes; of a log table every
+    row that matches. Nothing brings them back. Without --wait the server goes on by itself.
     """
     if (where is None) != lists:
         raise Invalid("erase takes --where with a condition, or --list")
@@ -64,13 +65,21 @@ def erase(
             emit(rows, as_json=as_json, empty=f"nothing of table {table} was erased")
             return
         if not yes:
-            count = held.delete(where=where, dry_run=True).result.deleted
-            confirm(f"{count:,} live rows of table {table} match, and all versions of their keys go for ever", yes=yes)
+            confirm(_question(held, where), yes=yes)
         about: dict[str, Any] = {"within": within, "why": why, "backups": backups}
         done = held.erase(where=where, wait=wait, on_progress=_Shown() if not as_json else None, **about)
     if certificate is not None:
         Path(certificate).write_text(json.dumps(done.certificate, indent=2) + "\n")
     _tell(done, certificate, as_json=as_json)
+
+
+def _question(held: Table, where: str) -> str:
+    """The sentence about the erasure that the user confirms."""
+    name = held.definition.name
+    if not held.definition.keyed:
+        return f"{held.scan(where=where).count():,} rows of log table {name} match, and go for ever"
+    count = held.delete(where=where, dry_run=True).result.deleted
+    return f"{count:,} live rows of table {name} match, and all versions of their keys go for ever"
 
 
 def _tell(done: Erasure, certificate: str | None, *, as_json: bool) -> None:
@@ -84,10 +93,10 @@ def _tell(done: Erasure, certificate: str | None, *, as_json: bool) -> None:
     else:
         files = (done.certificate or {}).get("files", 0)
         where = f", in {certificate}" if certificate else ""
-        emit_text(
-            f"{done.keys:,} keys of table {done.table} are erased, in {done.versions:,} versions;"
-            f" {files:,} files were scanned (certificate {done.id}{where})"
-        )
+        what = f"{done.keys:,} keys of table {done.table} are erased, in {done.versions:,} versions"
+        if not done.keys:  # of a log table
+            what = f"{done.versions:,} rows of table {done.table} are erased"
+        emit_text(f"{what}; {files:,} files were scanned (certificate {done.id}{where})")
 
 
 def _row(held: Erasure) -> dict[str, Any]:

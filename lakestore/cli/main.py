@@ -123,7 +123,7 @@ COMMANDS = {
     ),
     "erase": (
         "erase",
-        "Remove the bytes of the rows of TABLE that match from every file; primary-key tables only.",
+        "Remove the bytes of the rows of TABLE that match from every file.",
     ),
     "files": ("tables", "List the files of TABLE in the lake."),
     "freshness": ("freshness", "The cost of a lake that is as fresh as a table promises."),

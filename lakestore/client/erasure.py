@@ -35,9 +35,9 @@ class Erasure:
     """The deadline. Afterwards no reader and no subscription holds it back."""
     done_at: str | None
     keys: int
-    """Erased keys; 0 before they are found."""
+    """Erased keys; 0 before they are found, and for a log table."""
     versions: int
-    """Erased versions of rows, with the deletes; 0 before they are found."""
+    """Erased versions of rows, with the deletes; erased rows of a log table; 0 before they are found."""
     held_back_by: tuple[str, ...]
     """Why it has not come further."""
     certificate: dict[str, Any] | None

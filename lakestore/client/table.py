@@ -155,7 +155,8 @@ class Table:
     ) -> Erasure:
         """Remove the bytes of every version of the keys that match, or matched at a version that is still kept.
 
-        The rows are deleted first, so consumers read the deletes. Then their bytes leave log, index, lake, dead
+        The rows are deleted first, so consumers read the deletes. A log table loses each row that matches, without a
+        change for consumers. Then their bytes leave log, index, lake, dead
         letters, presented files and caches, and the server writes a certificate. With `wait=True` the call returns at
         the end. `within` is the deadline, by default the contract's or 30 days; then readers and subscriptions from
         before are cut off. `backups` are folders on the server's machine, which the certificate names.

@@ -4,7 +4,8 @@ Keys: `lakestore.epoch`, `tier-from` and `tier-point` (JSON lists of offsets, on
 of decimal texts), `lsn` and `schema-id`; Iceberg adds `source-snapshot-id`. `seconds` is how long the round or the
 rewrite took, for `lakestore freshness price`. `numbered-on` is in commits to a table that was adopted: the id of the
 snapshot below, if no data file without columns for row numbers is left. The catalog accepts a commit only if
-`tier-from` is main's tier point, the epoch is current, and the sums equal the log's at that point.
+`tier-from` is main's tier point, the epoch is current, and the sums equal the log's at that point. `erasure` is in the
+commit that deletes rows of a log table for an erasure: its id. The sums are then the log's without these rows.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from lakestore.union.plan import TierState
 _PREFIX = "lakestore."
 KEYS = tuple(_PREFIX + name for name in ("epoch", "tier-from", "tier-point", "live-sum", "lsn", "schema-id"))
 SECONDS = _PREFIX + "seconds"
-NUMBERED_ON = _PREFIX + "numbered-on"
+NUMBERED_ON, ERASURE = _PREFIX + "numbered-on", _PREFIX + "erasure"
+OPTIONAL = (NUMBERED_ON, ERASURE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Record:
     schema_id: int
     numbered_on: int | None = None
     """The snapshot on which the commit is made, if no adopted file is left behind it."""
+    erasure: str = ""
+    """The id of the erasure whose rows the commit deletes from a log table."""
 
     @property
     def changes(self) -> int:
@@ -52,7 +56,8 @@ class Record:
             str(self.schema_id),
         )
         numbered = {} if self.numbered_on is None else {NUMBERED_ON: str(self.numbered_on)}
-        return dict(zip(KEYS, values, strict=True)) | numbered
+        erases = {ERASURE: self.erasure} if self.erasure else {}
+        return dict(zip(KEYS, values, strict=True)) | numbered | erases
 
     @staticmethod
     def parse(summary: Mapping[str, str]) -> Record | None:
@@ -65,7 +70,7 @@ class Record:
             if len(before) != len(after):
                 raise ValueError("the tier points are of different buckets")
             numbered_on = int(summary[NUMBERED_ON]) if NUMBERED_ON in summary else None
-            return Record(epoch, before, after, sums, lsn, schema_id, numbered_on)
+            return Record(epoch, before, after, sums, lsn, schema_id, numbered_on, summary.get(ERASURE, ""))
         except (KeyError, ValueError, TypeError) as error:
             raise Corrupt("a lake snapshot's summary has a damaged lakestore record") from error
 

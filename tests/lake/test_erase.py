@@ -16,6 +16,7 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 import lakestore as ls
+from jepsen.raw_bytes import hits
 from lakestore.cli.main import run_command
 from lakestore.client.erasure import Erasure
 from lakestore.spark import session
@@ -25,7 +26,6 @@ from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from lakestore_tiering import Tierer
 from tests.lake.test_tier_crash import Died, at
-from tests.support.raw_bytes import hits
 from tests.support.spark import SPARK_CONF
 
 pytestmark = pytest.mark.spark
@@ -50,12 +50,12 @@ class Place:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.data, self.folder = folder / "data", folder
         settings = {"port": 0, "http_port": 0, "lease_grace_seconds": 0.0, "retention_check_seconds": 1.0, **settings}
-        self._settings = Settings(self.data, warehouse=str(folder / "a warehouse é"), **settings)
+        self.settings = Settings(self.data, warehouse=str(folder / "a warehouse é"), **settings)
         self.start()
 
     def start(self) -> None:
         """A server on the folders as they are."""
-        self.server = Server(self._settings)
+        self.server = Server(self.settings)
         self.server.start()
         self.lake = ls.connect(self.server.about["grpc"])
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakestore as ls
+from jepsen.raw_bytes import hits, holds
 from lakestore.client.erasure import Erasure
 from lakestore.client.writer import change
 from lakestore.errors import Conflict, Invalid, PlanExpired, PositionExpired
@@ -28,12 +29,12 @@ from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
 from lakestore.model.table import Table
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.duties.erased_rows import LogSearch
 from lakestore_server.duties.erasure import ErasureDuty
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
-from tests.support.raw_bytes import hits, holds
 from tests.support.served import DAY, Served
 from tests.support.waiting import until
 
@@ -446,10 +447,31 @@ def test_the_same_request_twice_is_one_erasure(served: Served) -> None:
     assert places(served, 6, 8) == []
 
 
+def test_rows_of_a_log_table_are_found_until_its_floor(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that comes during the search is found, one that comes later stays. Then the erasure waits for a tierer."""
+    log = served.lake.create_table("shop.visits", SCHEMA, buckets=2)
+    log.append(rows(range(USERS), 0))
+    asked, found = ask(log, 6), LogSearch.run
+
+    def run(search: LogSearch) -> None:
+        found(search)
+        log.append(rows(range(5, 8), 1))
+
+    monkeypatch.setattr(LogSearch, "run", run)
+    served.server.erasure.run_once()
+    log.append(rows(range(5, 8), 2))
+    part = served.engine.view.erasures[asked.id].tables[0]
+    assert (part.keys, part.rows, sum(part.floors)) == (0, 2, USERS + 3)
+    (waiting,) = log.erasures()
+    assert (waiting.step, "run `lakestore tier`" in waiting.held_back_by[0]) == ("lake", True)
+    served.restart()
+    assert served.engine.view.erasures[asked.id].tables[0] == part
+    assert served.lake.table("shop.visits").scan().count() == USERS + 6, "nobody misses a row before all do"
+
+
 def test_what_cannot_be_erased_is_refused_with_a_sentence(served: Served) -> None:
     table = fill(served)
     for name, where, error in (
-        ("shop.log", "v IS NULL", "log table"),
         (NAME, "", "needs a condition"),
         (NAME, "nothing = 1", "nothing"),
     ):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lakestore.errors import NotFound
 from lakestore.model.table import Table
 from lakestore_server.state import catalog_change
 from lakestore_server.state.catalog_change import CatalogChange, Pointer, SetPointer, SqlView, TierRecord
+from lakestore_server.state.chunk import Position
 
 
 class MemoryLedger:
@@ -55,6 +56,9 @@ class MemoryLedger:
         current = tuple(table for table in self.tables.values() if table.uuid == table_uuid)
         return (*self.older.get(table_uuid, ()), *current)
 
+    def dying_rows(self, table_uuid: str) -> tuple[str, tuple[Position, ...]]:
+        return "", ()
+
     def tierer_epoch(self) -> int:
         return self.epoch
 
@@ -67,7 +71,7 @@ class MemoryLedger:
     def seen(self, idempotency_key: str) -> bool:
         return idempotency_key in self._keys
 
-    def commit(self, change: CatalogChange) -> None:
+    def commit(self, change: CatalogChange, erasures: Sequence[str] = ()) -> None:
         with self._lock:
             spaces, pointers, views = dict(self._spaces), dict(self._pointers), dict(self._views)
             catalog_change.check_change(change, spaces, pointers, views)

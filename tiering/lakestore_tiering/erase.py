@@ -1,8 +1,9 @@
 """The lake's part of an erasure: no file of the lake keeps a row that was dead at its floor.
 
-1. Every data file with a deleted row is rewritten, by the compaction, while flushes go on.
-2. The manifests are rewritten: the old ones have the bounds of values of the files that are gone.
-3. Every snapshot from before expires, with the files that only it names.
+1. Rows of a log table are deleted, in one tier commit with their number: with it the server counts them no more.
+2. Every data file with a deleted row is rewritten, by the compaction, while flushes go on.
+3. The manifests are rewritten: the old ones have the bounds of values of the files that are gone.
+4. Every snapshot from before expires, with the files that only it names.
 
 A kill at any place costs a repetition. The server is told by a debt whose note begins with the erasure's id: its count
 is the number of snapshots that are left, because a reader leases them or a tag names them.
@@ -10,11 +11,20 @@ is the number of snapshots that are left, because a reader leases them or a tag 
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
+import numpy as np
+from pyroaring import BitMap64
+
+from lakestore.iceberg.row_search import by_bucket, packed
 from lakestore.model.table import Table
+from lakestore.rows.ranges import OffsetSet
 from lakestore.v1.lakestore_pb2 import LakeErasure
-from lakestore_tiering import compact, manifest_rewrite, orphans
+from lakestore_tiering import compact, flush, manifest_rewrite, orphans
 from lakestore_tiering.debts import ERASURE, Debt
 from lakestore_tiering.iceberg_java import TIER_TAG, Iceberg, java_errors
+from lakestore_tiering.position_deletes import write_deletes
 from lakestore_tiering.round import Round
 
 _PIN = "lakestore-pin-"
@@ -29,6 +39,9 @@ def erase(tools: Round, table: Table, asked: LakeErasure) -> None:
         return  # the next round has the deletes
     known = tools.erased.get(table.uuid)
     if known is None or known[0] != asked.id:
+        if asked.rows:
+            _delete(tools, table, asked)
+            tools.crash("erase-deleted")
         _rewrite(tools, table)
         with tools.turn_of(table), java_errors():
             lake, _ = tools.standing(table)
@@ -49,6 +62,25 @@ def erase(tools: Round, table: Table, asked: LakeErasure) -> None:
     tools.derived.remove_others(table.uuid, ())  # decoded manifests have bounds of values
     note = f"{asked.id}{', named by ' + ', '.join(names) if names else ''}"
     tools.debts.put(table.uuid, Debt(ERASURE, len(left), note))
+
+
+def _delete(tools: Round, table: Table, asked: LakeErasure) -> None:
+    """Delete rows of a log table, whose log ends above them. The catalog compares the sums."""
+    began = time.monotonic()
+    parts = enumerate(map(BitMap64.deserialize, asked.rows))
+    dead = {bucket: OffsetSet(np.asarray(part.to_array(), np.int64)) for bucket, part in parts if part}
+    with tools.turn_of(table), java_errors():
+        lake, record = tools.standing(table)
+        base, main = lake.current_id(), tools.main_files(table, lake)
+        found = tools.indexes.find(main.holding(packed(dead)), dead, table.uuid)
+        flush.check_found(table, dead, found)
+        sums = flush.sums_after(record.live_sum, {}, by_bucket([part.keys for part in found]))
+        after = replace(
+            record, epoch=tools.epoch(), tier_from=record.tier_point, live_sum=sums, numbered_on=None, erasure=asked.id
+        )
+        deletes = write_deletes(lake, found)
+        tools.crash("erase-found")
+        lake.retry(lambda: flush.commit(lake, after, base, flush.StagedRows("", None), found, deletes, began))
 
 
 def _rewrite(tools: Round, table: Table) -> None:

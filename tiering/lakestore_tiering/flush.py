@@ -20,7 +20,7 @@ from lakestore.iceberg.offset_cache import DeadRows, OffsetCache
 from lakestore.iceberg.row_search import by_bucket, packed
 from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved
-from lakestore.rows.ranges import Offsets
+from lakestore.rows.ranges import Offsets, OffsetSet
 from lakestore.union.plan import ReadPlan, TableScan
 from lakestore.union.tier_record import Record
 from lakestore_tiering import small_rows, snapshot_files
@@ -135,7 +135,7 @@ def _landed(
     base = lake.current_id()
     main, dead = tools.main_files(scan.table, lake), scan.cold_dead()
     found = tools.indexes.find(main.holding(packed(dead)), dead, scan.table.uuid)
-    _check_found(scan, found)
+    check_found(scan.table, dead, found)
     deletes = write_deletes(lake, found)
     tools.crash("deaths-written")
     born, died = _born(scan, tools.indexes, staged), by_bucket([part.keys for part in found])
@@ -150,7 +150,7 @@ def _landed(
     )
     tools.crash("before-commit")
     try:
-        landed = lake.retry(lambda: _commit(lake, after, base, staged, found, deletes, began))
+        landed = lake.retry(lambda: commit(lake, after, base, staged, found, deletes, began))
     except LakestoreError as error:
         raise tools.failed(scan.table, record, error) from error
     return FlushResult(
@@ -209,11 +209,12 @@ def _write_options(table: Table, task_bytes: int) -> dict[str, str]:
     }
 
 
-def _check_found(scan: TableScan, dead_rows: Sequence[Found]) -> None:
-    wanted = sum(len(offsets) for offsets in scan.cold_dead().values())
+def check_found(table: Table, dead: Mapping[int, OffsetSet], dead_rows: Sequence[Found]) -> None:
+    """Raise `Corrupt` unless each dead row was found in the lake."""
+    wanted = sum(map(len, dead.values()))
     got = sum(len(part.positions) for part in dead_rows)
     if wanted != got:
-        raise Corrupt(f"table {scan.table.name}: {wanted} rows died in the lake, but {got} of them were found there")
+        raise Corrupt(f"table {table.name}: {wanted} rows died in the lake, but {got} of them were found there")
 
 
 def _born(scan: TableScan, indexes: OffsetCache, staged: StagedRows) -> dict[int, Offsets]:
@@ -235,7 +236,7 @@ def sums_after(before: Sequence[int], born: Mapping[int, Offsets], died: Mapping
     return tuple(moved(total, born.get(i, _NONE), died.get(i, _NONE)) for i, total in enumerate(before))
 
 
-def _commit(
+def commit(
     lake: Iceberg,
     record: Record,
     base: int | None,
@@ -244,6 +245,7 @@ def _commit(
     deletes: Deletes,
     began: float,
 ) -> int:
+    """Commit staged rows and deletes with a tier record; `began` is monotonic. Returns the new snapshot."""
     transaction = lake.transaction()
     update = _delta(lake, transaction, base, dead_rows, deletes) if dead_rows else transaction.newAppend()
     for file in staged.files:

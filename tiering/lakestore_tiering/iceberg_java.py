@@ -20,7 +20,7 @@ from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, Unavai
 from lakestore.iceberg.row_search import Bounds
 from lakestore.iceberg.values import Value
 from lakestore.model.names import UUID_PROPERTY
-from lakestore.union.tier_record import KEYS, NUMBERED_ON, SECONDS, Record
+from lakestore.union.tier_record import KEYS, OPTIONAL, SECONDS, Record
 
 COMMIT_ATTEMPTS = 4
 TIER_TAG = "lakestore-tier"
@@ -268,7 +268,7 @@ def _loaded(api: Any, spark: SparkSession, name: str) -> Any:
 def record_of(snapshot: Any) -> Record | None:
     """The tier record of a snapshot, if it has one."""
     summary = snapshot.summary()
-    found = {key: summary.get(key) for key in (*KEYS, NUMBERED_ON)}
+    found = {key: summary.get(key) for key in (*KEYS, *OPTIONAL)}
     return Record.parse({key: value for key, value in found.items() if value is not None})
 
 

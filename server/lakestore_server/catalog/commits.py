@@ -215,6 +215,8 @@ class _Plan:
     step: SetPointer | None = None
     moves_main: bool = False
     obsolete: tuple[str, ...] = ()
+    erasure: str = ""
+    """The erasure whose rows the table, a log table, loses by the commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +430,7 @@ class Commits:
         )
         moves = metadata.main_of(doc) != (metadata.main_of(base.doc) if base else None)
         wanted = own or doc["properties"].get(metadata.DELETE_AFTER_COMMIT, "").lower() == "true"
-        return _Plan(stored, step, moves, _obsolete(base, doc) if wanted else ())
+        return _Plan(stored, step, moves, _obsolete(base, doc) if wanted else (), verdict.erasure if verdict else "")
 
     def _finish(self, plans: Sequence[_Plan], key: str) -> list[StoredMetadata]:
         """Journal the plans' steps. Files of a refused change are removed; obsolete files are removed after a
@@ -438,7 +440,8 @@ class Commits:
             try:
                 if any(plan.moves_main for plan in plans):
                     self._store.sync_warehouse()
-                self.journal(*steps, key=key)
+                erasures = [plan.erasure for plan in plans if plan.erasure]
+                self._ledger.commit(CatalogChange(tuple(steps), idempotency_key=key), erasures)
             except LakestoreError as error:
                 # After an unknown outcome the files stay: a pointer may name them after the next start.
                 if error.applied == "no":
@@ -456,6 +459,7 @@ class Commits:
                 self._store.discard(plan.stored.location)
 
     def _knowledge(self, table: Table, *, is_foreign: bool = False) -> gate.Knowledge:
+        erasure, erased = self._ledger.dying_rows(table.uuid)
         return gate.Knowledge(
             records=self._ledger.tier_records(table.uuid),
             epoch=self._ledger.tierer_epoch(),
@@ -464,6 +468,8 @@ class Commits:
             live_rows_at=lambda point: self._ledger.live_rows_at(table.uuid, point),
             versions={version.schema_id: version for version in self._ledger.versions(table.uuid)},
             is_foreign=is_foreign,
+            erasure=erasure,
+            erased=erased,
         )
 
     def _place(self, doc: Json, base: StoredMetadata | None) -> str:

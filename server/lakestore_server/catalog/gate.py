@@ -23,6 +23,7 @@ from lakestore_server.catalog import foreign_commits, locations, metadata, our_t
 from lakestore_server.catalog.errors import Forbidden
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.state.catalog_change import TierRecord
+from lakestore_server.state.chunk import Position
 
 TIER_TAG = "lakestore-tier"
 PIN_PREFIX = "lakestore-pin-"
@@ -30,6 +31,8 @@ TIER_POINT, TIER_FROM = "lakestore.tier-point", "lakestore.tier-from"
 EPOCH, LSN, LIVE_SUM = "lakestore.epoch", "lakestore.lsn", "lakestore.live-sum"
 SCHEMA_ID = "lakestore.schema-id"
 NUMBERED_ON = "lakestore.numbered-on"
+ERASURE = "lakestore.erasure"
+"""In the tier commit that deletes the rows of an erasure from a log table: its id."""
 SOURCE = "source-snapshot-id"
 """Iceberg's key for the snapshot from which a landing took its files."""
 _TIER_OPERATIONS = ("append", "overwrite", "delete")
@@ -60,6 +63,10 @@ class Knowledge:
     are as they are there."""
     is_foreign: bool = False
     """Whether another engine sends the commit, and not the tierer."""
+    erasure: str = ""
+    """The id of the erasure whose rows the lake of a log table must lose now."""
+    erased: tuple[Position, ...] = ()
+    """By bucket: the sum and number of these rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,8 @@ class Verdict:
     tiers: tuple[TierRecord, ...] = ()
     forget: tuple[int, ...] = ()
     moves_main: bool = False
+    erasure: str = ""
+    """The erasure whose rows a log table loses by the commit."""
 
 
 def landing(updates: Iterable[Json], versions: Mapping[int, Table]) -> Table | None:
@@ -106,7 +115,8 @@ def judge(table: Table, old: Json, new: Json, known: Knowledge) -> Verdict:
     if table.is_adopting:
         raise Forbidden(f"table {table.name} takes the rows of an adoption and is not tiered")
     tiers = _main_moves(table, old, new, known)
-    tiered = any(_is_tier(snapshot) for snapshot in _landed(old, new))
+    landed = _landed(old, new)
+    tiered = any(_is_tier(snapshot) for snapshot in landed)
     _check_fixed(table, old, new)
     _check_layout(table, old, new, tiers, known)
     _check_version(table, old, new, tiers, known)
@@ -119,11 +129,18 @@ def judge(table: Table, old: Json, new: Json, known: Knowledge) -> Verdict:
         tiers=tuple(record for record in tiers if record.snapshot_id not in gone),
         forget=forget,
         moves_main=metadata.main_of(old) != metadata.main_of(new),
+        erasure=next((known.erasure for each in landed if _erases(each, known)), ""),
     )
 
 
 def _is_tier(snapshot: Json) -> bool:
     return TIER_POINT in (snapshot.get("summary") or {})
+
+
+def _erases(snapshot: Json, known: Knowledge) -> bool:
+    """Whether a tier commit deletes the rows of the erasure that waits for it."""
+    said = (snapshot.get("summary") or {}).get(ERASURE)
+    return bool(known.erasure) and said == known.erasure and _is_tier(snapshot)
 
 
 def _landed(old: Json, new: Json) -> list[Json]:
@@ -241,8 +258,12 @@ def _tier_record(table: Table, snapshot: Json, current: TierRecord | None, known
     if any(a > b for a, b in zip(start, point, strict=True)):
         raise Forbidden(f"a tier commit to {table.name} ends below its start {list(start)}")
     # The sums prove that lake and log hold the same live rows: a tierer that lost or doubled a row is refused.
-    sums = _numbers(table, summary, LIVE_SUM)
-    if sums != known.live_sums_at(point):
+    sums, wanted_sums, live = _numbers(table, summary, LIVE_SUM), known.live_sums_at(point), known.live_rows_at(point)
+    if _erases(snapshot, known) and wanted_sums is not None and live is not None:
+        pairs = zip(wanted_sums, known.erased, strict=True)
+        wanted_sums = tuple((total - gone.live_sum) % (1 << 64) for total, gone in pairs)
+        live -= sum(gone.live_rows for gone in known.erased)
+    if sums != wanted_sums:
         raise Forbidden(
             f"a tier commit to {table.name} at {list(point)} has other live rows than the log; "
             f"run `lakestore verify {table.name}`"
@@ -250,7 +271,6 @@ def _tier_record(table: Table, snapshot: Json, current: TierRecord | None, known
     if schema_id not in known.versions or (current is not None and schema_id < current.schema_id):
         raise Forbidden(f"a tier commit to {table.name} is of version {schema_id} of its schema, which is not known")
     numbered = is_numbered(snapshot, current)
-    live = known.live_rows_at(point)
     return TierRecord(snapshot["snapshot-id"], point, sums, lsn, known.epoch, live, schema_id, numbered)
 
 

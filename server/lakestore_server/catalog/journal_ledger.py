@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lakestore.errors import Conflict, Corrupt, LakestoreError, NotFound
 from lakestore.model.table import Table
@@ -16,8 +16,9 @@ from lakestore_server.state import catalog_change
 from lakestore_server.state.catalog_change import CatalogChange, Pointer, SqlView, TierRecord
 from lakestore_server.state.chunk import Position
 from lakestore_server.state.commit_record import CommitRecord
+from lakestore_server.state.erasure import Erasure, dead_since
 from lakestore_server.state.state import State
-from lakestore_server.state.view import TableState
+from lakestore_server.state.view import TableState, View
 
 
 class JournalLedger:
@@ -82,6 +83,14 @@ class JournalLedger:
             return None
         return [position for _, position in known]
 
+    def dying_rows(self, table_uuid: str) -> tuple[str, tuple[Position, ...]]:
+        view = self._engine.view
+        part = view.dying(table_uuid)
+        if part is None:
+            return "", ()
+        held = view.erasing(table_uuid)
+        return held.id if held else "", tuple(part.lost(0))
+
     def versions(self, table_uuid: str) -> tuple[Table, ...]:
         state = self._engine.view.tables.get(table_uuid)
         return state.versions.tables if state else ()
@@ -132,7 +141,7 @@ class JournalLedger:
     def rename_own(self, name: str, new_name: str, key: str) -> None:
         owners.decided(self._engine, tables.plan(self._engine.limits, name, "", new_name, key))
 
-    def commit(self, change: CatalogChange) -> None:
+    def commit(self, change: CatalogChange, erasures: Sequence[str] = ()) -> None:
         retired: list[tuple[str, frozenset[int]]] = []
         """Restored if the change is refused."""
 
@@ -140,6 +149,7 @@ class JournalLedger:
             catalog_change.check_change(change, state.view.namespaces, state.view.pointers, state.view.sql_views)
             self._check_still_true(change, state, retired)
             record.catalog.append(change)
+            record.erase += [_without_rows(state.view, change, number, record.lsn) for number in erasures]
 
         self._engine.reach(CrashPoint.CATALOG_READY)
         try:
@@ -162,3 +172,12 @@ class JournalLedger:
             if forgotten & of_cuts or (forgotten and not self._leases.retire(uuid, forgotten)):
                 raise Conflict("a read has begun on a snapshot that was to expire")
             retired.append((uuid, forgotten))
+
+
+def _without_rows(view: View, change: CatalogChange, number: str, lsn: int) -> Erasure:
+    """The erasure after the commit in which its log table loses the rows. `Conflict` if it is not its turn."""
+    for uuid, _, _ in catalog_change.tier_changes(change):
+        held = view.erasing(uuid)
+        if held is not None and held.id == number and view.dying(uuid) is not None:
+            return dead_since(held, uuid, lsn)
+    raise Conflict(f"erasure {number} does not wait for the lake")

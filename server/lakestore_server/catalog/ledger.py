@@ -6,11 +6,12 @@ pointers, durable when `commit` returns. Every answer is as of the last durable 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from lakestore.model.table import Table
 from lakestore_server.state.catalog_change import CatalogChange, Pointer, SqlView, TierRecord
+from lakestore_server.state.chunk import Position
 
 
 class Ledger(Protocol):
@@ -33,6 +34,9 @@ class Ledger(Protocol):
     def live_rows_at(self, table_uuid: str, tier_point: tuple[int, ...]) -> int | None:
         """The number of live rows at a tier point; None unless the point is a commit end of the table."""
 
+    def dying_rows(self, table_uuid: str) -> tuple[str, tuple[Position, ...]]:
+        """(id, rows by bucket) of the erasure for which the lake of a log table must lose rows now."""
+
     def versions(self, table_uuid: str) -> tuple[Table, ...]:
         """Every version of the table's definition, oldest first."""
 
@@ -51,6 +55,6 @@ class Ledger(Protocol):
     def rename_own(self, name: str, new_name: str, key: str) -> None:
         """Rename one of our tables together with its pointer."""
 
-    def commit(self, change: CatalogChange) -> None:
-        """Journal the change. `Conflict` is raised before anything is written; later errors have
-        `applied="unknown"`."""
+    def commit(self, change: CatalogChange, erasures: Sequence[str] = ()) -> None:
+        """Journal the change, by which log tables lose the rows of these erasures. `Conflict` is raised before anything
+        is written; later errors have `applied="unknown"`."""

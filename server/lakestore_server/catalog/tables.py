@@ -491,9 +491,14 @@ class TableVerbs:
         held = view.erasing(uuid)
         if held is None or held.step is not ErasureStep.LAKE:
             return None
+        part = held.part(uuid)
+        if not view.tables[uuid].table.keyed and part.rows and not part.dead_lsn and view.dying(uuid) is None:
+            return None  # the log has the rows yet
         now = self._engine.time.read()
         is_past = held.is_past(now.time_us, may_delete=now.may_delete)
-        return pb.LakeErasure(id=held.id, floors=view.floors(uuid), past=is_past)
+        dying = view.dying(uuid)
+        rows = [part.serialize() for part in dying.offsets] if dying else []
+        return pb.LakeErasure(id=held.id, floors=view.floors(uuid), past=is_past, rows=rows)
 
 
 def check_room(state: State, most: int) -> None:

@@ -1,5 +1,6 @@
 """The rows of an erasure: every stored version of the keys that meet its condition, in a table and its dead letters.
 
+- Of a log table every row that meets the condition. Rows below the log start are read from the lake.
 - A key is erased if any stored version of it meets the condition: one that is live, replaced or deleted.
 - The live version of such a key is deleted by an ordinary commit, so consumers read the delete. Rules of the table
   about deletes do not count.
@@ -10,7 +11,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,14 +21,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from lakestore.errors import Stopped
-from lakestore.model.columns import LAKE_TIMESTAMP, Column
+from lakestore.errors import Conflict, Invalid, Stopped
+from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP, Column
 from lakestore.model.table import Table
 from lakestore.rows.condition import RowFilter
+from lakestore.union import arrow
+from lakestore.union.cut import Cut
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import rpc
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read import exact_deletes, rows
 from lakestore_server.read.exact_deletes import FoundRows
 from lakestore_server.read.parsed_conditions import PARSED
+from lakestore_server.read.plan import Plans
 from lakestore_server.state.chunk import CHANGE, DELETE
 from lakestore_server.state.view import TableState
 
@@ -53,9 +59,10 @@ class ErasedKeys:
     def rows(self) -> int:
         return sum(map(len, self.gone))
 
-    def stored(self) -> tuple[str, ...]:
-        """The offsets as texts."""
-        return tuple(b64encode(part.serialize()).decode() for part in self.gone)
+
+def stored(gone: Sequence[BitMap64]) -> tuple[str, ...]:
+    """Offsets as texts."""
+    return tuple(b64encode(part.serialize()).decode() for part in gone)
 
 
 class Search:
@@ -129,6 +136,67 @@ class Search:
             yield offsets, rows.project(versions.projection(schema_id, table), part, names, bucket), change == DELETE
 
 
+class LogSearch:
+    """The search in a log table: a union read at one cut, then the rows that came since."""
+
+    def __init__(self, engine: Engine, plans: Plans, uuid: str, where: str, is_over: Callable[[], bool]) -> None:
+        """`Stopped` is raised once `is_over`."""
+        self._engine, self._uuid, self._is_over = engine, uuid, is_over
+        self._transport = _OwnReads(engine, plans)
+        table = engine.view.by_uuid(uuid).table
+        self._condition = PARSED.filter_of(where, table.name, table.columns)
+        self.gone = [BitMap64() for _ in range(table.buckets)]
+        """By bucket: offsets of the rows."""
+        self._looked = [0] * table.buckets
+
+    def run(self) -> None:
+        """Find the rows of one cut."""
+        name = self._engine.view.by_uuid(self._uuid).table.name
+        with Cut(self._transport, [name]) as cut:
+            scan = cut.plan.scan(name)
+            for batch in arrow.execute(cut, scan, [LAKE_BUCKET, LAKE_OFFSET], self._condition):
+                self._check_over()
+                buckets, offsets = (batch.column(at).to_numpy() for at in (0, 1))
+                for bucket in np.unique(buckets).tolist():
+                    self.gone[bucket] |= BitMap64(offsets[buckets == bucket])
+            self._looked = [part.head for part in scan.buckets]
+
+    def add_newer(self, state: TableState) -> None:
+        """Find the rows that came since. `Conflict` if some of them have left the log."""
+        if any(looked < log.base.end for looked, log in zip(self._looked, state.logs, strict=True)):
+            raise Conflict(f"the log of table {state.table.name}, which moved on during the search")
+        names = list(self._condition.columns)
+        for bucket, log in enumerate(state.logs):
+            pieces = rows.read(log, self._looked[bucket], log.head, rows.ReadOptions(BATCH_ROWS))
+            for part in pieces:
+                self._check_over()
+                shape = state.versions.projection(part.schema_id, state.table)
+                chosen = self._condition.mask(rows.project(shape, part, names, bucket))
+                self.gone[bucket] |= BitMap64(part.offsets[chosen])
+
+    def _check_over(self) -> None:
+        if self._is_over():
+            raise Stopped("the server is shutting down")
+
+
+class _OwnReads:
+    """The calls of a union read, answered by this server itself."""
+
+    def __init__(self, engine: Engine, plans: Plans) -> None:
+        self.server = pb.HelloAnswer(protocol=rpc.PROTOCOL)
+        self._engine = engine
+        self.plan, self.fetch = plans.plan, plans.fetch
+        self.renew_lease, self.release_lease = plans.renew_lease, plans.release_lease
+
+    def lookup(self, _: pb.LookupRequest, /) -> pb.RowBatch:
+        """A log table has no keys."""
+        raise Invalid("rows of a log table are not looked up")
+
+    def store_key(self, _: pb.StoreKeyRequest, /) -> pb.StoreKeyAnswer:
+        """The server opens its store by its own key."""
+        return pb.StoreKeyAnswer()
+
+
 def of_condition(table: Table, where: str) -> tuple[Match, list[str]]:
     """The match of a condition, and its columns. A delete meets a condition on key columns only."""
     condition = PARSED.filter_of(where, table.name, table.columns)
@@ -144,7 +212,8 @@ def of_condition(table: Table, where: str) -> tuple[Match, list[str]]:
 class Letters:
     """The match of dead letters. `unjudged` counts the letters whose form is another one."""
 
-    def __init__(self, table: Table, where: str, keys: pa.Table) -> None:
+    def __init__(self, table: Table, where: str, keys: pa.Table | None) -> None:
+        """`keys` are the erased keys; None for a log table."""
         self._condition: RowFilter = PARSED.filter_of(where, table.name, table.columns)
         self._keys = keys
         self._key_columns = [table.column(name) for name in table.primary_key]
@@ -159,13 +228,13 @@ class Letters:
     def _is_erased(self, value: bytes | None) -> bool:
         row = _object(value)
         met = row and _row(row, self._columns)
-        key = row and _row(row, self._key_columns)
+        key = _row(row, self._key_columns) if row and self._keys is not None else None
         if not met and not key:
             self.unjudged += 1
             return False
         if met and bool(self._condition.mask(met)[0]):
             return True
-        return bool(key and self._keys.num_rows and _of_keys(key, self._keys)[0])
+        return bool(key and self._keys is not None and self._keys.num_rows and _of_keys(key, self._keys)[0])
 
 
 def _object(value: bytes | None) -> dict[str, object] | None:

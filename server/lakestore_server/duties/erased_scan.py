@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import os
 import re
-from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,12 +85,7 @@ class Scan:
 
 def gone_of(held: Erasure) -> Gone:
     """The erased offsets of an erasure that is not finished."""
-    return offsets_of({table.uuid: table.gone for table in held.tables})
-
-
-def offsets_of(texts: Mapping[str, Sequence[str]]) -> Gone:
-    """The offsets from their texts."""
-    return {uuid: [BitMap64.deserialize(b64decode(text)) for text in parts] for uuid, parts in texts.items()}
+    return {table.uuid: table.offsets for table in held.tables}
 
 
 def scan(engine: Engine, catalog: Catalog, gone: Gone, pause: Callable[[], None] = lambda: None) -> Scan:
@@ -192,7 +186,7 @@ def _in_segments(disk: Disk, path: Path, view: View, gone: Gone) -> str:
 def _in_segment(disk: Disk, path: Path, part: SegmentBytes | None, gone: BitMap64, state: TableState | None) -> str:
     if state is None:
         return "its table is gone, so its rows cannot be read"
-    segment: Chunk = Segment(disk, path, state.versions.stored, keyed=True, part=part)
+    segment: Chunk = Segment(disk, path, state.versions.stored, keyed=state.table.keyed, part=part)
     held = [piece.offsets() for piece in segment.batches()]
     stored = BitMap64(np.concatenate(held)) if held else BitMap64()
     return HAS_ROWS if stored & gone else ""

@@ -2,7 +2,8 @@
 
 1. `rows`: the keys are found, their live rows deleted, and a checkpoint gives each bucket a floor. The journal keeps
    the offsets of the erased versions, and no longer the condition.
-2. `lake`: the tierer rewrites the files with dead rows and expires every snapshot from before the floor.
+2. `lake`: the tierer rewrites the files with dead rows and expires every snapshot from before the floor. A log table
+   has no deletes: first its log start moves to the floor, then the tierer deletes the rows from the lake in one commit.
 3. `log`: the log start moves to the floor. Segments, index and journal are rewritten without dead rows, presented files
    and caches removed. Then every file is scanned. What it finds is the reason to go on.
 
@@ -19,6 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
+import pyarrow as pa
+from pyroaring import BitMap64
 
 from lakestore.errors import Conflict, Exhausted, LakestoreError, Stopped, Unavailable
 from lakestore.model import dead_letter_table, times
@@ -30,13 +33,14 @@ from lakestore_server.changes.sharing.positions import needed
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.system_rows import add_decision
 from lakestore_server.duties import erased_rows, erased_scan
-from lakestore_server.duties.erased_rows import LETTER_VALUE, Letters, Search
+from lakestore_server.duties.erased_rows import LETTER_VALUE, Letters, LogSearch, Search
 from lakestore_server.duties.erased_scan import Scan, ScannedObject
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.host.worker import Worker
 from lakestore_server.read.leases import Leases
 from lakestore_server.snapshots.presented_tables import SnapshotTables
 from lakestore_server.snapshots.removal import remove_file
+from lakestore_server.state.catalog_change import TierRecord
 from lakestore_server.state.commit_record import CommitRecord, LogStart
 from lakestore_server.state.erasure import ErasedTable, Erasure, ErasureStep
 from lakestore_server.state.state import State
@@ -193,22 +197,38 @@ class ErasureDuty:
         view, is_over = self._engine.view, lambda: self._duty.is_closing
         table = view.tables[held.tables[0].uuid].table
         view.refuse_rescale(table)
-        match, columns = erased_rows.of_condition(table, held.where)
-        found = {table.uuid: Search(self._engine, table.uuid, match, columns, is_over).run()}
+        found, keys = dict[str, Sequence[BitMap64]](), dict[str, pa.Table]()
+        search: LogSearch | None = None
+        if table.keyed:
+            match, columns = erased_rows.of_condition(table, held.where)
+            erased = Search(self._engine, table.uuid, match, columns, is_over).run()
+            found[table.uuid], keys[table.uuid] = erased.gone, erased.keys
+        else:
+            search = LogSearch(self._engine, self._presented.plans, table.uuid, held.where, is_over)
+            search.run()
+            found[table.uuid] = search.gone
         unjudged = 0
         letters = next((t.uuid for t in held.tables[1:]), None)
         if letters is not None:
-            judge = Letters(table, held.where, found[table.uuid].keys)
-            found[letters] = Search(self._engine, letters, judge.match, [LETTER_VALUE], is_over).run()
-            unjudged = judge.unjudged
+            judge = Letters(table, held.where, keys.get(table.uuid))
+            erased = Search(self._engine, letters, judge.match, [LETTER_VALUE], is_over).run()
+            found[letters], keys[letters], unjudged = erased.gone, erased.keys, judge.unjudged
         with self._upkeep.checkpointer.held() as made:  # no segment reaches across its end
-            heads = {uuid: tuple(made.view.tables[uuid].heads()) for uuid in found}
+            if search is not None:
+                search.add_newer(made.view.tables[table.uuid])
             tables = tuple(
-                ErasedTable(uuid, heads[uuid], made.lsn, keys.stored(), keys.keys.num_rows, keys.rows)
-                for uuid, keys in found.items()
+                ErasedTable(
+                    uuid,
+                    tuple(made.view.tables[uuid].heads()),
+                    made.lsn,
+                    erased_rows.stored(gone),
+                    keys[uuid].num_rows if uuid in keys else 0,
+                    sum(map(len, gone)),
+                )
+                for uuid, gone in found.items()
             )
             self._note(replace(held, tables=tables, where="", step=ErasureStep.LAKE, letters_left=unjudged))
-        log.info("erasure %s: %d rows are deleted", held.id, sum(each.rows for each in tables))
+        log.info("erasure %s: %d rows are found", held.id, sum(each.rows for each in tables))
         return ()
 
     # The lake.
@@ -217,25 +237,41 @@ class ErasureDuty:
         reasons: list[str] = []
         for part in held.tables:
             state = self._engine.view.tables[part.uuid]
-            reasons += self._lake_of(held, part, state, is_past=is_past)
+            dying = () if state.table.keyed else self._deaths_of(held, part, state, is_past=is_past)
+            reasons += dying or self._lake_of(held, part, state, is_past=is_past)
         if not reasons:
             self._note(replace(held, step=ErasureStep.LOG))
         return reasons
 
+    def _deaths_of(self, held: Erasure, part: ErasedTable, state: TableState, *, is_past: bool) -> Sequence[str]:
+        """Why a log table still has the rows. First its log loses them, then the lake in one commit of the tierer."""
+        if part.dead_lsn or not part.rows:
+            return ()
+        if not any(_has(tier, part) for tier in state.tiers.values()):
+            return (self._not_tiered(state),)
+        return self._log_of(held, part, is_past=is_past) or (
+            f"the lake of table {state.table.name}, whose rows the tierer has not deleted yet",
+        )
+
+    def _not_tiered(self, state: TableState) -> str:
+        return (
+            f"the lake of table {state.table.name}, which has no tiering round behind the search for the rows yet: run"
+            " `lakestore tier`"
+        )
+
     def _lake_of(self, held: Erasure, part: ErasedTable, state: TableState, *, is_past: bool) -> list[str]:
         name = state.table.name
-        if not any(tier.lsn >= part.lsn for tier in state.tiers.values()):
-            return [
-                f"the lake of table {name}, which has no tiering round behind the deletes yet: run `lakestore tier`"
-            ]
+        if not any(_has(tier, part) for tier in state.tiers.values()):
+            return [self._not_tiered(state)]
         upkeep = self._catalog.table_upkeep.get(part.uuid)
         debts = upkeep.debts if upkeep else ()
         said = next((d for d in debts if d.duty == LAKE_DUTY and d.note.startswith(held.id)), None)
         if said is None:
             return [f"the lake of table {name}, whose files the tierer has not rewritten yet"]
-        if not said.count and all(tier.lsn >= part.lsn for tier in state.tiers.values()):
+        if not said.count and all(_has(tier, part) for tier in state.tiers.values()):
             return []
-        older = list(state.tiers)[:-1]
+        *kept, newest = state.tiers
+        older = [*kept, *(self._leases.pinned(part.uuid) - {*kept, newest})]
         if is_past:
             self._cut_off(held, part.uuid, 0, older, ())
         readers = [f"a read of the lake of table {name} for {s:.0f} s more" for s in self._reads(part.uuid, 0, older)]
@@ -388,6 +424,11 @@ class ErasureDuty:
                 for each in done.objects
             ],
         }
+
+
+def _has(tier: TierRecord, part: ErasedTable) -> bool:
+    """Whether a snapshot of the lake has everything below the floors, also the deletes."""
+    return all(point >= floor for point, floor in zip(tier.tier_point, part.floors, strict=True))
 
 
 def _may_go(found: ScannedObject, *, is_past: bool) -> bool:

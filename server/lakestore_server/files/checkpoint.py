@@ -316,6 +316,8 @@ class TableEntry:
     """The position of each bucket's log start."""
     truncated_lsn: int = 0
     former: tuple[FormerTable, ...] = ()
+    erased: tuple[Position, ...] = ()
+    """The rows that the last erasure took from each bucket of a log table; empty if there was none."""
 
     @property
     def table(self) -> Table:
@@ -463,7 +465,11 @@ def _entry(state: TableState, cut: Mapping[tuple[str, int], Sequence[Chunk]]) ->
         buckets.append(tuple(SegmentFile(each.path.name, each.own_size, each.part.at) for each in named))
     tiers, bases = tuple(state.tiers.values()), tuple(held.base for held in state.logs)
     about = state.versions, state.created_lsn, state.created_us
-    return TableEntry(*about, tiers, tuple(buckets), bases, state.truncated_lsn, state.former)
+    erased = tuple(held.erased for held in state.logs)
+    is_erased = any(each.lsn for each in erased)
+    return TableEntry(
+        *about, tiers, tuple(buckets), bases, state.truncated_lsn, state.former, erased if is_erased else ()
+    )
 
 
 def _extents(view: View, cut: Mapping[tuple[str, int], Sequence[Chunk]]) -> dict[str, int]:
@@ -479,7 +485,8 @@ def _extents(view: View, cut: Mapping[tuple[str, int], Sequence[Chunk]]) -> dict
 def _table_state(entry: TableEntry, opener: SegmentFiles) -> TableState:
     stored = entry.versions.stored
     opened = ([opener.segment(entry.table, stored, file) for file in files] for files in entry.buckets)
-    logs = (log_of(entry.table, segments, base) for segments, base in zip(opened, entry.bases, strict=True))
+    erased = entry.erased or (Position(),) * len(entry.bases)
+    logs = (log_of(entry.table, *about) for about in zip(opened, entry.bases, erased, strict=True))
     tiers = {record.snapshot_id: record for record in entry.tiers}
     about = entry.created_lsn, entry.created_us, entry.truncated_lsn, entry.former
     return TableState(entry.versions, tuple(logs), tiers, *about)
@@ -577,7 +584,8 @@ def _table_data(entry: TableEntry) -> dict[str, Any]:
         "created_us": entry.created_us,
         "tiers": [tier_list(record) for record in entry.tiers],
         "buckets": [[_file_list(file) for file in files] for files in entry.buckets],
-        "bases": [[at.end, at.live_sum, at.live_rows, at.time_us, at.lsn] for at in entry.bases],
+        "bases": list(map(_position_list, entry.bases)),
+        **({"erased": list(map(_position_list, entry.erased))} if entry.erased else {}),
         **({"truncated_lsn": entry.truncated_lsn} if entry.truncated_lsn else {}),
         **(
             {"former": [[each.uuid, each.lsn, each.time_us, each.apart] for each in entry.former]}
@@ -585,6 +593,10 @@ def _table_data(entry: TableEntry) -> dict[str, Any]:
             else {}
         ),
     }
+
+
+def _position_list(at: Position) -> list[int]:
+    return [at.end, at.live_sum, at.live_rows, at.time_us, at.lsn]
 
 
 def _dropped_data(each: DroppedEntry) -> list[Any]:
@@ -595,7 +607,10 @@ def _file_list(file: SegmentFile) -> list[Any]:
     return [file.name, file.size] if file.at is None else [file.name, file.size, file.at]
 
 
-_ENTRY_KEYS = ("table", "versions", "created_lsn", "created_us", "tiers", "buckets", "bases", "truncated_lsn", "former")
+_ENTRY_KEYS = (
+    *("table", "versions", "created_lsn", "created_us", "tiers", "buckets", "bases", "truncated_lsn", "former"),
+    "erased",
+)
 _KEYS = (
     *("timeline", "restored", "lsn", "time_us", "next_number", "producers", "forgotten", "tierer", "idempotency"),
     *("namespaces", "pointers", "subscriptions", "tables", "clock_marks", "registers", "extents", "runs_lsn", "runs"),
@@ -620,6 +635,7 @@ def _entry_of(data: dict[str, Any]) -> TableEntry:
         tuple(Position(*base) for base in versions.checked_entries(data["bases"], 5, "the log start of a bucket")),
         data.get("truncated_lsn", 0),
         tuple(FormerTable(*each) for each in versions.checked_entries(data.get("former", ()), 4, "a former table")),
+        tuple(Position(*each) for each in versions.checked_entries(data.get("erased", ()), 5, "the erased rows")),
     )
 
 

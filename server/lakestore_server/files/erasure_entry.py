@@ -11,7 +11,7 @@ from lakestore_server.state.erasure import ErasedTable, Erasure, ErasureStep
 
 def erasure_list(held: Erasure) -> list[Any]:
     """The stored form."""
-    tables = [[t.uuid, list(t.floors), t.lsn, list(t.gone), t.keys, t.rows] for t in held.tables]
+    tables = [[t.uuid, list(t.floors), t.lsn, list(t.gone), t.keys, t.rows, t.dead_lsn] for t in held.tables]
     about = [held.where, held.where_hash, held.by, held.why, held.at_us, held.until_us]
     return [held.id, held.name, tables, *about, held.step, held.done_us, held.letters_left, list(held.backups)]
 
@@ -23,8 +23,8 @@ def erasure_of(data: Sequence[Any]) -> Erasure:
     if step not in set(ErasureStep):
         raise versions.newer(f"an erasure at the step {step!r}")
     parts = tuple(
-        ErasedTable(uuid, tuple(floors), lsn, tuple(gone), keys, rows)
-        for uuid, floors, lsn, gone, keys, rows in versions.checked_entries(tables, 6, "a table of an erasure")
+        ErasedTable(uuid, tuple(floors), lsn, tuple(gone), *about)
+        for uuid, floors, lsn, gone, *about in versions.checked_entries(tables, 7, "a table of an erasure")
     )
     times = at_us, until_us, ErasureStep(step), done_us
     return Erasure(number, name, parts, where, where_hash, by, why, *times, letters, tuple(backups))

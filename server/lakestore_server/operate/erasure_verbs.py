@@ -22,7 +22,7 @@ from lakestore_server.duties import erased_scan, erasure
 from lakestore_server.duties.erasure import FOLDER, ErasureDuty, letters_of
 from lakestore_server.read.parsed_conditions import PARSED
 from lakestore_server.state.commit_record import CommitRecord
-from lakestore_server.state.erasure import ErasedTable, Erasure
+from lakestore_server.state.erasure import ErasedTable, Erasure, offsets_of
 from lakestore_server.state.state import State
 from lakestore_server.state.view import TableState, View
 
@@ -86,11 +86,6 @@ class ErasureVerbs:
                 f"rows of table {table.name} cannot be erased: the server uploads its checkpoints, and keeps replaced"
                 " ones there for a time"
             )
-        if not table.keyed:
-            raise Invalid(
-                f"rows of table {table.name} cannot be erased: it is a log table, whose rows have no key. `lakestore"
-                " truncate` takes all of them away, and a retention old ones"
-            )
         if table.lake.adopted or table.lake.catalog not in ("", OWN_CATALOG):
             raise Invalid(
                 f"rows of table {table.name} cannot be erased: its lake is adopted or in an outside catalog, where"
@@ -146,7 +141,7 @@ class ErasureVerbs:
         try:
             said = orjson.loads(request.certificate)
             texts = {part["uuid"]: part["erased_offsets"] for part in said["tables"]}
-            gone, timeline = erased_scan.offsets_of(texts), said["timeline"]
+            gone, timeline = {uuid: offsets_of(parts) for uuid, parts in texts.items()}, said["timeline"]
         except (ValueError, KeyError, TypeError) as error:
             raise Invalid("the file is no certificate of an erasure") from error
         if timeline != view.timeline:

@@ -6,6 +6,7 @@
   cannot be joined, there are more of them.
 - Chunks of a keyed table stay below the log start, with the rows that are live there (the base). Compaction drops their
   other rows; a compacted chunk knows which rows are left.
+- Chunks of a log table count rows that an erasure took since (`erased`). Positions do not.
 """
 
 from __future__ import annotations
@@ -72,6 +73,9 @@ class BucketLog:
     """The number of times that rows below the log start were dropped since the server's start."""
     floor: int = 0
     """The head at the last truncate since the server's start: nothing is stored below it."""
+    erased: Position = field(default_factory=Position)
+    """The sum and number of the rows that the last erasure took from a log table, and its commit. All lay below the log
+    start. The indexes of chunks count them in earlier commits."""
 
     @property
     def head(self) -> int:
@@ -117,6 +121,19 @@ class BucketLog:
         sealed = max(self.sealed - (len(self.chunks) - len(kept)), 0)
         return replace(self, chunks=kept, sealed=sealed, base=base)
 
+    def without(self, lost: Position) -> BucketLog:
+        """The log of a log table without rows below its log start, from the commit `lost.lsn` on."""
+        earlier = replace(self, erased=lost)
+        return replace(earlier, base=earlier.counted(self.base), at_head=earlier.counted(self.at_head))
+
+    def counted(self, found: Position) -> Position:
+        """A position of a chunk without the erased rows that it counts."""
+        gone = self.erased
+        if found.lsn >= gone.lsn:
+            return found
+        total = (found.live_sum - gone.live_sum) % (1 << 64)
+        return replace(found, live_sum=total, live_rows=found.live_rows - gone.live_rows)
+
     @cached_property
     def _batches(self) -> list[StoredBatch]:
         return [piece for chunk in self.chunks for piece in chunk.batches()]
@@ -151,7 +168,7 @@ class BucketLog:
             return self.base
         index = self.chunks[at].index
         found = index.position(int(np.searchsorted(values(index), value, side="right")) - 1)
-        return found if found.lsn > self.base.lsn else self.base
+        return self.counted(found) if found.lsn > self.base.lsn else self.base
 
     def lsn_beyond(self, end: int) -> int | None:
         """The first commit after the log start that ends above `end`; None if `end` is the head."""
@@ -173,7 +190,7 @@ class BucketLog:
         i = int(np.searchsorted(index.end, end))
         if i == len(index.end) or index.end[i] != end:
             return None
-        return int(index.lsn[i]), index.position(i)
+        return int(index.lsn[i]), self.counted(index.position(i))
 
     def end_within(self, start: int, rows_max: int, bytes_max: int) -> int:
         """The offset up to which about `rows_max` rows and `bytes_max` stored bytes lie after `start`; at least one

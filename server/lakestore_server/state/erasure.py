@@ -4,14 +4,22 @@
   person.
 - `floors` are the heads of each table when all of its rows to erase were dead. The journal, the log and the lake lose
   every dead row below them.
+- Rows of a log table die in one commit, the one in which the lake loses them: `dead_lsn`. Their log is gone by then.
 - A finished erasure stays, without offsets, so that a position before it is refused with its reason.
 """
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+
+import numpy as np
+from pyroaring import BitMap64
+
+from lakestore.rows.live_sum import live_sum
+from lakestore_server.state.chunk import Position
 
 FINISHED_MAX = 1_000
 """Finished erasures that are remembered. The oldest go first."""
@@ -43,6 +51,18 @@ class ErasedTable:
     keys: int = 0
     rows: int = 0
     """Versions of rows, with the deletes."""
+    dead_lsn: int = 0
+    """The commit from which on a log table no longer has the rows; 0 before, and for a table with a key."""
+
+    @property
+    def offsets(self) -> list[BitMap64]:
+        """The erased offsets of each bucket."""
+        return offsets_of(self.gone)
+
+    def lost(self, lsn: int) -> list[Position]:
+        """By bucket: what a log table loses in a commit."""
+        parts = [np.asarray(part.to_array(), np.int64) for part in self.offsets]
+        return [Position(0, live_sum(part), len(part), 0, lsn) for part in parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +94,10 @@ class Erasure:
         """Whether the deadline is over. A clock in doubt ends no deadline, except one that was over at the request."""
         return self.until_us <= self.at_us or (may_delete and now_us >= self.until_us)
 
+    def part(self, uuid: str) -> ErasedTable:
+        """The part of one of its tables."""
+        return next(each for each in self.tables if each.uuid == uuid)
+
     @property
     def is_done(self) -> bool:
         return self.step is ErasureStep.DONE
@@ -81,6 +105,17 @@ class Erasure:
 
 Erasures = Mapping[str, Erasure]
 """By id, oldest first."""
+
+
+def offsets_of(texts: Sequence[str]) -> list[BitMap64]:
+    """The offsets from their texts."""
+    return [BitMap64.deserialize(b64decode(text)) for text in texts]
+
+
+def dead_since(held: Erasure, uuid: str, lsn: int) -> Erasure:
+    """The erasure whose rows of a log table die in a commit."""
+    tables = (replace(each, dead_lsn=lsn) if each.uuid == uuid else each for each in held.tables)
+    return replace(held, tables=tuple(tables))
 
 
 def erased_lsn(erasures: Erasures, uuid: str, log_start: int) -> int:

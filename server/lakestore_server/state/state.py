@@ -123,12 +123,8 @@ class State:
             tables, namespaces, pointers, sql_views = self._catalog(record, tables)
         if record.tierer is not None:
             epoch = record.tierer.epoch
-        if record.starts:
-            tables = dict(tables)
-            for start in record.starts:
-                after = tables[start.table].from_lsn(start.lsn)
-                is_erased = start.lsn == erased_lsn(view.erasures, start.table, start.lsn)
-                tables[start.table] = replace(after, erased_lsn=start.lsn) if is_erased else after
+        if record.starts or record.erase:
+            tables = _with_less(view, tables, record)
         subscriptions = _subscribed(view.subscriptions, record.subscriptions) if record.subscriptions else None
         if record.truncate:
             subscriptions = _expired(subscriptions or view.subscriptions, record, tables)
@@ -264,6 +260,18 @@ def _with_rows(tables: Mapping[str, TableState], record: CommitRecord) -> dict[s
         for part in mine:
             logs[part.bucket] = logs[part.bucket].append(part.chunk(record.lsn, record.time_us))
         changed[uuid] = replace(changed[uuid], logs=tuple(logs))
+    return changed
+
+
+def _with_less(view: View, tables: Mapping[str, TableState], record: CommitRecord) -> dict[str, TableState]:
+    """The tables with other log starts, and without the rows of log tables that die in this commit."""
+    changed = dict(tables)
+    for start in record.starts:
+        after = changed[start.table].from_lsn(start.lsn)
+        is_erased = start.lsn == erased_lsn(view.erasures, start.table, start.lsn)
+        changed[start.table] = replace(after, erased_lsn=start.lsn) if is_erased else after
+    for part in (part for each in record.erase for part in each.tables if part.dead_lsn == record.lsn):
+        changed[part.uuid] = changed[part.uuid].without(part.lost(record.lsn))
     return changed
 
 

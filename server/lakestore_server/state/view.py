@@ -23,7 +23,7 @@ from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.catalog_change import Pointer, SqlView, TierRecord
 from lakestore_server.state.chunk import CHANGE, PREV, Chunk, Position
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
-from lakestore_server.state.erasure import Erasure, ErasureStep
+from lakestore_server.state.erasure import ErasedTable, Erasure, ErasureStep
 from lakestore_server.state.rescale import FormerTable, Rescale
 from lakestore_server.state.subscription import Subscription
 
@@ -168,6 +168,12 @@ class TableState:
         versions, logs = self.versions.known_as(number=number), tuple(log.truncated(lsn, time_us) for log in self.logs)
         return replace(self, versions=versions, logs=logs, tiers={}, truncated_lsn=lsn)
 
+    def without(self, lost: Sequence[Position]) -> TableState:
+        """The log table without erased rows. Of the snapshots of the lake only the newest one has lost them."""
+        logs = tuple(log.without(part) for log, part in zip(self.logs, lost, strict=True))
+        newest = list(self.tiers)[-1:]
+        return replace(self, logs=logs, tiers={number: self.tiers[number] for number in newest})
+
     def with_log(self, bucket: int, log: BucketLog) -> TableState:
         return replace(self, logs=(*self.logs[:bucket], log, *self.logs[bucket + 1 :]))
 
@@ -248,6 +254,15 @@ class View:
             if not each.is_done and any(table.uuid == uuid for table in each.tables):
                 return each
         return None
+
+    def dying(self, uuid: str) -> ErasedTable | None:
+        """The erased rows that the lake of a log table must lose now: its log has lost them."""
+        held, state = self.erasing(uuid), self.tables.get(uuid)
+        if held is None or state is None or state.table.keyed or held.step is not ErasureStep.LAKE:
+            return None
+        part = held.part(uuid)
+        is_due = part.rows and not part.dead_lsn and state.log_start_lsn >= part.lsn
+        return part if is_due else None
 
     def floors(self, uuid: str) -> tuple[int, ...]:
         """The offsets per bucket below which dead rows of a table leave the disk; empty if nothing is being erased."""
@@ -395,7 +410,8 @@ def _token_text(timeline: str, lsn: int) -> str:
     return str(LogPosition(timeline, lsn))
 
 
-def log_of(table: Table, chunks: Sequence[Chunk], base: Position) -> BucketLog:
+def log_of(table: Table, chunks: Sequence[Chunk], base: Position, erased: Position) -> BucketLog:
     """A log of segments above a log start."""
-    head = chunks[-1].index.position(-1) if chunks and chunks[-1].end > base.end else base
-    return BucketLog(stored_schema(table), tuple(chunks), len(chunks), head, base)
+    made = BucketLog(stored_schema(table), tuple(chunks), len(chunks), base, base, erased=erased)
+    is_above = bool(chunks) and chunks[-1].end > base.end
+    return replace(made, at_head=made.counted(chunks[-1].index.position(-1))) if is_above else made

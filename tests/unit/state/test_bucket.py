@@ -11,11 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestore.errors import Corrupt
+from lakestore.model.columns import Column
+from lakestore.model.table import Table
+from lakestore.rows.live_sum import live_sum, moved
 from lakestore_server.files import new_segment
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.chunk import Chunk, CommitIndex, MemoryChunk
+from lakestore_server.state.chunk import Chunk, CommitIndex, MemoryChunk, Position
+from lakestore_server.state.view import log_of as stored_log
 from tests.support.flips import flipped
 from tests.support.seeds import examples
 
@@ -198,3 +202,46 @@ def test_a_message_looks_at_few_of_many_chunks(monkeypatch: pytest.MonkeyPatch) 
     assert (reach, log.lsn_reaching(1000, reach), log.lsn_beyond(1000)) == (1010, 10_100, 10_010)
     assert log.at_lsn(10_000).end == 1000
     assert CountedChunk.asked < 300
+
+
+def appended(log: BucketLog, count: int, lsn: int) -> BucketLog:
+    """A commit of so many rows, with the sums that the loop computes from the head."""
+    offsets = np.arange(log.head, log.head + count, dtype=np.int64)
+    total, live = moved(log.at_head.live_sum, offsets, offsets[:0]), log.at_head.live_rows + count
+    batch = pa.record_batch([offsets], schema=SCHEMA)
+    return log.append(MemoryChunk(log.head, batch, CommitIndex.one(lsn, lsn, log.head + count, total, live)))
+
+
+COUNTS = st.lists(st.integers(1, 6), min_size=1, max_size=8)
+
+
+@given(st.lists(COUNTS, min_size=2, max_size=4), st.data())
+def test_positions_lose_erased_rows(rounds: list[list[int]], data: st.DataObject) -> None:
+    """Of several erasures, at each commit that can be read, also in the log that a checkpoint brings back."""
+    log, ends, gone, lsn = BucketLog(SCHEMA), {0: 0}, set[int](), 0
+    for counts in rounds:
+        first = lsn
+        for count in counts:
+            lsn += 1
+            log = appended(log, count, lsn)
+            ends[lsn] = log.head
+        floor = data.draw(st.integers(first, lsn))
+        log = log.from_lsn(floor)
+        left = sorted(set(range(ends[floor])) - gone)
+        dying = data.draw(st.sets(st.sampled_from(left))) if left else set()
+        lsn += 1
+        ends[lsn] = log.head
+        lost = np.array(sorted(dying), dtype=np.int64)
+        log = log.without(Position(0, live_sum(lost), len(lost), 0, lsn))
+        gone |= dying
+        segment = log.chunks
+        table = Table(name="a.b", columns=(Column(1, "value", "int64"),))
+        for each in (log, stored_log(table, segment, log.base, log.erased)):
+            assert (each.at_head.end, each.at_head.live_rows) == (log.head, log.head - len(gone))
+            for at in range(floor, lsn + 1):
+                found, end = each.at_lsn(at), ends[at]
+                live = np.array(sorted(set(range(end)) - gone), dtype=np.int64)
+                assert (found.end, found.live_rows, found.live_sum) == (end, len(live), live_sum(live))
+                at_end = each.at_end(end)
+                assert at_end is not None
+                assert at_end[1].live_sum == live_sum(live)

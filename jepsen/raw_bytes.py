@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,20 @@ def _hits(folders: list[Path], wanted: bytes) -> list[str]:
                 found.append(f"{folder.name}/{path.relative_to(folder)}")
             elif wanted in str(path).encode():
                 found.append(f"the name of {path.relative_to(folder)}")
+    return found
+
+
+def matches(folder: Path, pattern: re.Pattern[bytes]) -> set[bytes]:
+    """The first group of every match of a pattern in the files below a folder, plain, decoded or compressed. A file
+    that is removed meanwhile is left out."""
+    found: set[bytes] = set()
+    for path in sorted(folder.rglob("*")):
+        try:
+            data = path.read_bytes() if path.is_file() else b""
+        except FileNotFoundError:
+            continue
+        for part in (str(path).encode(), data, *_decoded(data)):
+            found.update(pattern.findall(part))
     return found
 
 
