@@ -227,6 +227,14 @@ class Limits:
     """Rows in a query's answer on the console, which says if there are more."""
     query_seconds: int = option(60, low=1, high=3_600)
     """Time of a query, until its last row is read, before its process is ended."""
+    sql_connections: int = option(200, low=4, high=10_000)
+    """Connections of the Postgres port, each with a thread while it works; one more is refused. A quarter of them may
+    belong to clients who have not proved who they are; one more closes the oldest of this quarter."""
+    sql_start_ms: int = option(10_000, low=10, high=600_000)
+    """Time from the begin of a Postgres connection to the proof of who its client is; then it is closed."""
+    sql_receiving_bytes: int = option(128 * _MB, low=1 * _MB, high=64 * _GB)
+    """Bytes of unfinished messages of all Postgres connections; a connection beyond it is closed. One message has at
+    most `message_bytes`."""
     tails: int = option(32, low=0, high=1_000)
     """Changelogs that pages of the console follow at once; one more is `Exhausted`."""
     drop_grace_seconds: int = option(86_400, low=0, high=366 * 86_400)

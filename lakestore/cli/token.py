@@ -26,11 +26,13 @@ TOKEN_BYTES = 32
 @click.option("--token-file", type=click.Path(path_type=Path), help="A new file for the token, which is not printed.")
 @json_option
 def token(principal: str, grants: tuple[str, ...], until: str | None, token_file: Path | None, as_json: bool) -> None:
-    """Make a token for PRINCIPAL, and an entry for the server's auth file that holds only its hash."""
+    """Make a token for PRINCIPAL, and an entry for the server's auth file that holds only its hashes."""
     from lakestore_server.access import principals
+    from lakestore_server.access.scram import ScramVerifier
 
     made = principals.TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
-    kept = {"sha256": principals.hash_of(made), **({"until": until} if until else {})}
+    kept = {"sha256": principals.hash_of(made), "scram": ScramVerifier.of(principal, made).text()}
+    kept |= {"until": until} if until else {}
     entry = {principal: {"tokens": [kept], "grants": [_grant(text) for text in grants]}}
     principals.book_of({"principals": entry})
     if token_file is not None:

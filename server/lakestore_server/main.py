@@ -58,6 +58,7 @@ from lakestore_server.edge.grpc import GrpcServer
 from lakestore_server.edge.http import HttpServer, app
 from lakestore_server.edge.leader_calls import LeaderCalls
 from lakestore_server.edge.peer_channel import PeerChannel
+from lakestore_server.edge.postgres.port import PostgresPort
 from lakestore_server.edge.tls import is_loopback
 from lakestore_server.files import checkpoint, data_folder, journal, segment, shared_file
 from lakestore_server.files.journal_file import FileJournal
@@ -286,6 +287,7 @@ class Server:
     _http: HttpServer | None = None
     _console: Console | None = None
     _flight: FlightPort | None = None
+    _postgres: PostgresPort | None = None
     queries: QueryService | None = None
     """Answers SQL for all ports; None before `start`."""
 
@@ -530,6 +532,9 @@ class Server:
         if self.settings.flight.port >= 0:
             self._flight = self._flight_port(self.queries, admission, console)
             self.about["flight"] = joined(host, self._flight.port)
+        if self.settings.postgres.port >= 0:
+            self._postgres = self._postgres_port(self.queries)
+            self.about["postgres"] = joined(host, self._postgres.port)
         self._grpc.start()
         if self._flight is not None:
             self._flight.start()
@@ -558,6 +563,21 @@ class Server:
         except RuntimeError as error:
             raise Unavailable(f"the Flight port {port} cannot be opened: is it in use? 0 picks a free one") from error
 
+    def _postgres_port(self, queries: QueryService) -> PostgresPort:
+        """The port of the Postgres protocol, which serves."""
+        port = PostgresPort(
+            host=self.settings.host,
+            port=self.settings.postgres.port,
+            access=self.access,
+            questions=partial(queries.session, door="postgres"),
+            limits=self.settings.limits,
+            keys=self._keys,
+            figures=self.sources.postgres,
+            on_end=self._on_fatal,
+        )
+        port.start()
+        return port
+
     def _reached_host(self) -> str:
         """The host name at which other servers reach this server's HTTP port."""
         said = self.settings.http.advertise or self.settings.advertise
@@ -569,8 +589,13 @@ class Server:
             self._tier_process.close()
         if self._grpc:
             self._grpc.turn_away()
+        if self._postgres:
+            self._postgres.turn_away()
         self.engine.drain()
-        return self.service.calls.drain(seconds)
+        began = time.monotonic()
+        has_ended = self.service.calls.drain(seconds)
+        left = max(began + seconds - time.monotonic(), 0.0)
+        return has_ended & (self._postgres.drain(left) if self._postgres else True)
 
     def stop_duties(self) -> None:
         """Stop the background work outside of the engine."""
@@ -599,6 +624,8 @@ class Server:
             self._grpc.stop(STOP_SECONDS)
         if self._flight:
             self._flight.stop(STOP_SECONDS)
+        if self._postgres:
+            self._postgres.stop()
         self.presented.close()
         if self.queries:
             self.queries.close()

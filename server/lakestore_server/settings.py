@@ -52,6 +52,14 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
+class Postgres:
+    """The port of the Postgres protocol."""
+
+    port: int = option(-1, low=-1, high=65_535)
+    """Port of the Postgres protocol, usually 7342. It is off unless it is set: -1. 0 picks a free one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Journal:
     """The log of commits."""
 
@@ -148,6 +156,8 @@ class Settings:
     """Catalog, metrics and console."""
     flight: Flight = section(Flight)
     """Queries of drivers of Arrow."""
+    postgres: Postgres = section(Postgres)
+    """SQL for drivers of Postgres."""
     journal: Journal = section(Journal)
     """The log of commits."""
     catalog: Catalog = section(Catalog)

@@ -9,6 +9,7 @@ WRITTEN = {
     "docs/internals/kafka-in.md": "its block is a picture",
     "docs/internals/presented-cuts.md": "its block is a picture",
     "docs/internals/replication.md": "its blocks are pictures",
+    "docs/internals/sql-door.md": "its blocks are a picture and signatures",
     "docs/internals/stores.md": "its block is a picture",
     "docs/internals/tiering.md": "its block is a picture",
     "docs/architecture.md": "its blocks are pictures; tests/test_tidy.py holds the rooms in them against the imports",
@@ -34,6 +35,9 @@ NOT_RUN = {
         "lakestore erase shop.orders --where \"customer = 'ann'\" --wait --yes --certificate ann.json",
     ): _ERASING,
     ("docs/deletion.md", "lakestore verify --erased ann.json"): _ERASING,
+    ("docs/postgres.md", 'psql "host=localhost port=7342 user=ann dbname=shop"'): (
+        "wants a server with the port; tests/network/test_postgres_port.py connects by libpq"
+    ),
     ("docs/adopting.md", "lakestore adopt lake.sales.orders --as shop.orders --key order_id"): _ADOPTING,
     ("docs/adopting.md", "lakestore adopt prod.sales.orders --as shop.orders --key order_id"): (
         "takes a table of an outside catalog: tests/interop/test_outside_adoption.py runs it"

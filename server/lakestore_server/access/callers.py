@@ -17,7 +17,7 @@ from pathlib import Path
 from lakestore.errors import Invalid, NotAuthenticated
 from lakestore.model import yaml_text
 from lakestore_server.access import principals, signing
-from lakestore_server.access.principals import ANYONE, Book, Principal, Proof
+from lakestore_server.access.principals import ANYONE, Book, Principal, Proof, TokenHash
 from lakestore_server.host.clock import Clock
 
 log = logging.getLogger("lakestore.access")
@@ -78,6 +78,18 @@ class Access:
             proof = self._book.by_certificate(certificate)
         if proof is None:
             raise NotAuthenticated(_refusal(token, certificate))
+        return Caller(self, proof)
+
+    def verifiers(self, name: str) -> tuple[bool, list[TokenHash]]:
+        """(whether a dialog of SCRAM is due, the tokens that it can try) for a name that a client gives."""
+        self._refresh_when_due()
+        return self._book.verifiers(name, self._clock.now_us())
+
+    def holder(self, name: str, token: TokenHash) -> Caller:
+        """The caller who has shown in a dialog that it has a token of `verifiers`."""
+        proof = self._book.by_id(name, token.sha256, self._clock.now_us())
+        if proof is None:
+            raise NotAuthenticated(_refusal(name, ()))
         return Caller(self, proof)
 
     def exchanged(self, caller: Caller) -> tuple[str, int]:

@@ -16,6 +16,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from lakestore.errors import Invalid
+from lakestore_server.access.scram import ITERATIONS, ScramVerifier, salt_of
 
 RIGHTS = ("read", "write", "tier", "admin")
 EVERYTHING = "*"
@@ -95,6 +96,8 @@ class TokenHash:
     sha256: str
     until_us: int | None = None
     """The moment at which the token expires; None for a token without an end."""
+    scram: ScramVerifier | None = None
+    """Verifier of the token in a dialog of SCRAM; None for a token that only its hash can check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,16 @@ class Book:
                 if hmac.compare_digest(known.sha256, digest) and _is_valid(known, now_us):
                     found = Proof(entry.principal, token=digest)
         return found
+
+    def verifiers(self, name: str, now_us: int) -> tuple[bool, list[TokenHash]]:
+        """(whether a dialog of SCRAM is due, valid tokens that it can try) for a name. A name that is no principal gets
+        the dialog of the principal that a hash of the name picks, and no token: the dialog does not show who exists."""
+        entry = self._entries.get(name)
+        tokens = [known for known in entry.tokens if known.scram and _is_valid(known, now_us)] if entry else []
+        if entry is None and self._entries:
+            picked = int.from_bytes(salt_of(name)) % len(self._entries)
+            entry = list(self._entries.values())[picked]
+        return entry is None or any(known.scram for known in entry.tokens), tokens
 
     def by_certificate(self, names: Sequence[str]) -> Proof | None:
         """The principal with a certificate of one of these names; None if several principals claim them."""
@@ -231,11 +244,21 @@ def _grant(name: str, said: Any) -> Grant:
 
 
 def _token(name: str, said: Any) -> TokenHash:
-    if not isinstance(said, dict) or not {"sha256"} <= set(said) <= {"sha256", "until"}:
-        raise Invalid(f"a token of principal {name} has sha256: and perhaps until:, as `lakestore token` prints it")
+    if not isinstance(said, dict) or not {"sha256"} <= set(said) <= {"sha256", "until", "scram"}:
+        raise Invalid(
+            f"a token of principal {name} has sha256: and perhaps until: and scram:, as `lakestore token` prints them"
+        )
     if not isinstance(said["sha256"], str) or not _HASH.fullmatch(said["sha256"]):
         raise Invalid(f"a token of principal {name} is not the 64 hex digits that `lakestore token` prints")
-    return TokenHash(said["sha256"], _moment(name, said["until"]) if "until" in said else None)
+    scram = _scram(name, said["scram"]) if "scram" in said else None
+    return TokenHash(said["sha256"], _moment(name, said["until"]) if "until" in said else None, scram)
+
+
+def _scram(name: str, said: Any) -> ScramVerifier:
+    made = ScramVerifier.parsed(said) if isinstance(said, str) else None
+    if made is None or made.salt != salt_of(name) or made.iterations != ITERATIONS:
+        raise Invalid(f"scram of a token of principal {name} is not what `lakestore token {name}` prints")
+    return made
 
 
 def _moment(name: str, said: Any) -> int:

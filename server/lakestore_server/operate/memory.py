@@ -121,6 +121,7 @@ def by_settings(limits: Limits) -> tuple[MemoryPart, ...]:
             MemoryPart("memory for messages, kept for the next ones", limits.journal_bytes, "journal_bytes"),
             MemoryPart("the commit being made", limits.commit_bytes + limits.batch_memory_bytes, "commit_bytes"),
             MemoryPart("messages not yet whole", limits.receiving_bytes, "receiving_bytes"),
+            MemoryPart("messages of Postgres not yet whole", limits.sql_receiving_bytes, "sql_receiving_bytes"),
             MemoryPart("bodies over HTTP", limits.http_bodies_bytes, "http_bodies_bytes"),
             MemoryPart("superseded offsets for reads", 2 * limits.dead_cache_bytes, "dead_cache_bytes"),
             MemoryPart("changes for subscribers", limits.feed_cache_bytes, "feed_cache_bytes"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from lakestore.iceberg import store_counts
@@ -28,6 +28,16 @@ Sample = tuple[tuple[str, ...], float | Histogram]
 """(label values, value)."""
 
 
+class PostgresConnections:
+    """The connections of the Postgres port. The port's own thread changes the numbers."""
+
+    def __init__(self) -> None:
+        self.known = self.unknown = 0
+        """Connections whose client has proved who it is, and the others."""
+        self.refused = 0
+        """Connections that were refused or closed for a limit, since the start."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """The parts of a server that metrics read."""
@@ -40,6 +50,7 @@ class Sources:
     presented: SnapshotTables
     status: StatusReader
     queries: QueryFigures
+    postgres: PostgresConnections = field(default_factory=PostgresConnections)
 
 
 @dataclass(frozen=True, slots=True)

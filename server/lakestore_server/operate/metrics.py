@@ -619,6 +619,19 @@ FAMILIES = (
         ("code",),
     ),
     Family(
+        "lakestore_postgres_connections",
+        "gauge",
+        "Connections of the Postgres port, by whether the client has proved who it is.",
+        lambda m: [(("yes",), m.sources.postgres.known), (("no",), m.sources.postgres.unknown)],
+        ("authenticated",),
+    ),
+    Family(
+        "lakestore_postgres_refused_connections",
+        "counter",
+        "Connections of the Postgres port that were refused or closed for a limit of number, bytes or time.",
+        lambda m: m.sources.postgres.refused,
+    ),
+    Family(
         "lakestore_rpc_seconds",
         "histogram",
         "Duration of gRPC calls, by method and outcome: `ok` or the kind of the error; a stream is one call. "

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from lakestore.cli.main import cli
 from lakestore_server.access import principals
+from lakestore_server.access.scram import ScramVerifier
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -32,7 +33,8 @@ def test_a_token_in_a_file_is_its_owner_s_alone_and_printed_nowhere(tmp_path: Pa
     assert made not in ran.output
     assert principals.TOKEN_PREFIX not in ran.output
     entry = json.loads(ran.output)["principals"] if as_json else yaml.safe_load(ran.output)
-    assert entry["tierer"]["tokens"] == [{"sha256": principals.hash_of(made)}]
+    verifier = ScramVerifier.of("tierer", made).text()
+    assert entry["tierer"]["tokens"] == [{"sha256": principals.hash_of(made), "scram": verifier}]
 
 
 def test_a_file_that_is_there_keeps_its_token(tmp_path: Path) -> None:

@@ -1,0 +1,473 @@
+"""Statements as portals: the variables, prepared statements, cursors and the transaction of one session.
+
+- A statement that the session knows itself is answered here; every other one is a `Question` to the query service.
+- All questions of a transaction read the cut of the first one. Without BEGIN, a transaction is one message of the
+  simple protocol, or the messages up to a Sync.
+- After an error in a transaction, statements up to its ROLLBACK are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, Protocol
+
+import pyarrow as pa
+
+from lakestore.errors import LakestoreError
+from lakestore_server.edge.postgres import messages, sqlstates
+from lakestore_server.edge.postgres.own_functions import has_parameters, with_own_values
+from lakestore_server.edge.postgres.portals import (
+    CommandPortal,
+    CopyPortal,
+    CursorPortal,
+    EmptyPortal,
+    Portal,
+    QuestionPortal,
+    TextPortal,
+)
+from lakestore_server.edge.postgres.sqlstates import SqlError
+from lakestore_server.edge.postgres.statements import (
+    CloseStatement,
+    CopyStatement,
+    DeallocateStatement,
+    DeclareStatement,
+    DiscardStatement,
+    EmptyStatement,
+    ExecuteStatement,
+    FetchStatement,
+    PrepareStatement,
+    SetStatement,
+    ShowStatement,
+    SilentStatement,
+    Statement,
+    TransactionStatement,
+    TransactionVerb,
+    WriteStatement,
+)
+from lakestore_server.edge.postgres.variables import AT, Variables
+from lakestore_server.queries.answer import Answer
+from lakestore_server.queries.postgres import types, values
+from lakestore_server.queries.postgres.rows import CopyOptions
+from lakestore_server.queries.question import Description, Dialect, Form, Question
+
+STATEMENTS_MAX, STATEMENTS_CHARS_MAX, CURSORS_MAX = 4_096, 16 << 20, 64
+"""Prepared statements of one session, their characters, and its cursors."""
+USUAL_COPY = CopyOptions()
+_COPY_FORMS = {"text": Form.COPY_TEXT, "csv": Form.COPY_CSV, "binary": Form.COPY_BINARY}
+
+
+class Questions(Protocol):
+    """The query service for one caller: `queries.service.QuerySession`."""
+
+    def describe(self, question: Question) -> Description: ...
+
+    def run(self, question: Question) -> Answer: ...
+
+    def cancel(self, why: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class PreparedStatement:
+    """A prepared statement."""
+
+    statement: Statement
+    oids: tuple[int, ...] = ()
+    description: Description | None = None
+
+    def oid(self, number: int) -> int:
+        """The type that the client has given to a parameter; 0 if it has given none."""
+        return self.oids[number] if number < len(self.oids) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The values of a statement's parameters, as a client sends them."""
+
+    prepared: PreparedStatement
+    data: Sequence[bytes | None] = ()
+    formats: Sequence[int] = ()
+
+
+class Executor:
+    """Everything that a session keeps between its statements."""
+
+    def __init__(self, questions: Questions, variables: Variables, facts: Mapping[str, str]) -> None:
+        """`facts` are the answers to functions such as current_user."""
+        self._questions, self.variables, self._facts = questions, variables, facts
+        self.status = "I"
+        """I outside of a transaction, T in one, E in a failed one, as ReadyForQuery says it."""
+        self.allows_cursors = False
+        """Whether a message with several statements runs, which is a transaction too."""
+        self._cut = ""
+        self._has_failed = False
+        self._statements: dict[str, PreparedStatement] = {}
+        self._cursors: dict[str, QuestionPortal] = {}
+        self._held: set[str] = set()
+        """Cursors that have outlived their transaction."""
+        self._holdable: set[str] = set()
+        """Cursors of the transaction that outlive it, if it is not undone."""
+        self._notices: list[bytes] = []
+        self._own: Mapping[type[Statement], Callable[[Any, Sequence[int]], Portal]] = {
+            EmptyStatement: self._empty,
+            WriteStatement: self._write,
+            SetStatement: self._set,
+            ShowStatement: self._show,
+            TransactionStatement: self._transaction,
+            DeclareStatement: self._declare,
+            FetchStatement: self._fetch,
+            CloseStatement: self._close_cursor,
+            PrepareStatement: self._prepare,
+            ExecuteStatement: self._execute,
+            DeallocateStatement: self._deallocate,
+            DiscardStatement: self._discard,
+            CopyStatement: self._copy,
+            SilentStatement: self._silent,
+        }
+        """Type of a statement that the session answers itself, to the method that makes its portal."""
+
+    # --- the transaction
+
+    def check_state(self, statement: Statement) -> None:
+        """Refuse every statement of a failed transaction but those that end it."""
+        is_end = isinstance(statement, TransactionStatement) and statement.verb in (
+            TransactionVerb.COMMIT,
+            TransactionVerb.ROLLBACK,
+            TransactionVerb.ROLLBACK_TO,
+        )
+        if self.status == "E" and not is_end:
+            raise SqlError(
+                sqlstates.FAILED_TRANSACTION,
+                "current transaction is aborted, commands ignored until end of transaction block",
+            )
+        self.variables.begin()
+
+    def fail(self) -> None:
+        """A statement has failed."""
+        self._has_failed = True
+        if self.status == "T":
+            self.status = "E"
+
+    def end_message(self) -> None:
+        """A message of the simple protocol, or messages up to Sync, are done: without BEGIN the transaction ends."""
+        self.allows_cursors = False
+        if self.status == "I":
+            self._end(undo=self._has_failed)
+        self._has_failed = False
+
+    def _end(self, *, undo: bool) -> None:
+        if undo:
+            self.variables.rollback()
+        else:
+            self.variables.commit()
+        self._cut = ""
+        self._held |= set() if undo else self._holdable
+        self._holdable.clear()
+        for name in set(self._cursors) - self._held:
+            self._forget_cursor(name)
+
+    def close(self) -> None:
+        """Close every cursor."""
+        for name in list(self._cursors):
+            self._forget_cursor(name)
+
+    def notices(self) -> list[bytes]:
+        """The notices since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    def _warn(self, sqlstate: str, message: str, severity: str = "WARNING") -> None:
+        self._notices.append(messages.report(b"N", sqlstates.notice_fields(sqlstate, message, severity)))
+
+    # --- statements as portals
+
+    def portal(self, statement: Statement, results: Sequence[int] = (), given: Arguments | None = None) -> Portal:
+        """The portal of a statement; `results` are the formats of its columns."""
+        make = self._own.get(type(statement))
+        portal = make(statement, results) if make else self._query_portal(statement, results, given)
+        return portal.with_formats(results) if isinstance(portal, TextPortal) else portal
+
+    def _query_portal(
+        self, statement: Statement, results: Sequence[int] | None, given: Arguments | None
+    ) -> QuestionPortal:
+        def ask(formats: tuple[bool, ...]) -> Answer:
+            return self._answer(statement, given, Form.ROWS, formats)
+
+        def schema() -> Sequence[pa.Field]:
+            return list(self.description(PreparedStatement(statement)).schema or ())
+
+        return QuestionPortal(statement.tag, ask, results, schema)
+
+    def description(self, prepared: PreparedStatement) -> Description:
+        """The parameters and columns of a query; asked once for each prepared statement."""
+        if prepared.description is None:
+            with _Placed(prepared.statement):
+                prepared.description = self._questions.describe(self._question(prepared.statement, Form.ROWS))
+        return prepared.description
+
+    def _answer(
+        self,
+        statement: Statement,
+        given: Arguments | None,
+        form: Form,
+        formats: tuple[bool, ...],
+        copy: CopyOptions = USUAL_COPY,
+    ) -> Answer:
+        """Every question that is run passes here."""
+        question = self._question(statement, form, given.data if given else ())
+        parameters = None
+        if given is not None and given.data and (question.text == statement.text or has_parameters(question.text)):
+            parameters = self._parameters(given)
+        question = replace(question, parameters=parameters, binary=formats, copy=copy)
+        with _Placed(statement):
+            answer = self._questions.run(question)
+        self._cut = self._cut or answer.token
+        for sentence in answer.notices:
+            self._warn(sqlstates.SUCCESSFUL, sentence, "NOTICE")
+        return answer
+
+    def _question(self, statement: Statement, form: Form, given: Sequence[bytes | None] = ()) -> Question:
+        variables = self.variables
+        return Question(
+            text=with_own_values(statement.text, self._facts, variables, given),
+            at=self._cut or variables[AT],
+            require=None if self._cut else variables.requirement,
+            dialect=Dialect.POSTGRES,
+            search_path=variables.search_path,
+            form=form,
+            zone=variables["timezone"],
+        )
+
+    def _parameters(self, given: Arguments) -> pa.RecordBatch:
+        """The values of a statement's parameters as one row. The server is asked for the types that the client does
+        not give."""
+        prepared, count = given.prepared, len(given.data)
+        oids = [prepared.oid(number) for number in range(count)]
+        wanted: list[pa.DataType | None] = [None if oid == types.UNKNOWN else types.arrow_type(oid) for oid in oids]
+        if None in wanted:
+            described = self.description(prepared).parameters
+            if len(described) != count:
+                raise SqlError(
+                    sqlstates.PROTOCOL_VIOLATION,
+                    f"bind message supplies {count} parameters, but prepared statement requires {len(described)}",
+                )
+            wanted = [kind or described[number] for number, kind in enumerate(wanted)]
+        arrays = [
+            pa.array([values.scalar(oid, bool(form), data, kind)])
+            for oid, form, data, kind in zip(oids, given.formats, given.data, wanted, strict=True)
+        ]
+        return pa.record_batch(arrays, [str(number + 1) for number in range(count)])
+
+    # --- statements that the session answers
+
+    def _set(self, statement: SetStatement, _: Sequence[int]) -> Portal:
+        def do() -> None:
+            if statement.name == AT and self._cut:
+                raise SqlError(
+                    sqlstates.ACTIVE_TRANSACTION, f"{AT} must be set before any query: a transaction reads one cut"
+                )
+            if statement.is_local and self.status == "I" and not self.allows_cursors:
+                self._warn(sqlstates.NO_TRANSACTION, "SET LOCAL can only be used in transaction blocks")
+            self.variables.put(statement.name, statement.values, is_local=statement.is_local)
+
+        return CommandPortal(statement.tag, do)
+
+    def _show(self, statement: ShowStatement, _: Sequence[int]) -> Portal:
+        if statement.name == "all":
+            return TextPortal("SHOW", ("name", "setting", "description"), self.variables.rows)
+        value = self.variables[statement.name]
+        return TextPortal("SHOW", (_shown_name(statement.name),), lambda: [(value,)])
+
+    def _transaction(self, statement: TransactionStatement, _: Sequence[int]) -> Portal:
+        return CommandPortal(statement.tag, lambda: self._move(statement))
+
+    def _move(self, statement: TransactionStatement) -> str | None:
+        verb = statement.verb
+        if verb is TransactionVerb.BEGIN:
+            if self.status != "I":
+                self._warn(sqlstates.ACTIVE_TRANSACTION, "there is already a transaction in progress")
+            self.status = "T"
+            return None
+        if verb in (TransactionVerb.COMMIT, TransactionVerb.ROLLBACK):
+            return self._leave(statement)
+        if self.status == "I":
+            raise SqlError(sqlstates.NO_TRANSACTION, f"{verb.value} can only be used in transaction blocks")
+        if verb is TransactionVerb.SAVEPOINT:
+            self.variables.save(statement.name)
+            return None
+        if not self.variables.saves(statement.name):
+            raise SqlError(sqlstates.UNKNOWN_SAVEPOINT, f'savepoint "{statement.name}" does not exist')
+        self.variables.release(statement.name, undo=verb is TransactionVerb.ROLLBACK_TO)
+        if verb is TransactionVerb.ROLLBACK_TO:
+            self.status = "T"
+        return None
+
+    def _leave(self, statement: TransactionStatement) -> str | None:
+        status = self.status
+        if status == "I":
+            self._warn(sqlstates.NO_TRANSACTION, "there is no transaction in progress")
+            return None
+        is_undone = statement.verb is TransactionVerb.ROLLBACK or status == "E"
+        self._end(undo=is_undone)
+        self.status = "I"
+        if statement.has_chain:
+            self.variables.begin()
+            self.status = "T"
+        return "ROLLBACK" if is_undone else None
+
+    def _declare(self, statement: DeclareStatement, _: Sequence[int]) -> Portal:
+        def do() -> None:
+            if not (statement.has_hold or self.status == "T" or self.allows_cursors):
+                raise SqlError(sqlstates.NO_TRANSACTION, "DECLARE CURSOR can only be used in transaction blocks")
+            if statement.name in self._cursors:
+                raise SqlError(sqlstates.TAKEN_CURSOR, f'cursor "{statement.name}" already exists')
+            if len(self._cursors) >= CURSORS_MAX:
+                raise SqlError("54000", f"a session has at most {CURSORS_MAX} cursors: close some")
+            cursor = self._query_portal(statement.query, (1,) if statement.is_binary else None, None)
+            if not statement.is_binary:
+                cursor.description()  # a text that cannot run is refused here
+            self._cursors[statement.name] = cursor
+            if statement.has_hold:
+                self._holdable.add(statement.name)
+
+        return CommandPortal(statement.tag, do)
+
+    def cursor(self, name: str) -> QuestionPortal | None:
+        """The cursor of a name."""
+        return self._cursors.get(name)
+
+    def _fetch(self, statement: FetchStatement, results: Sequence[int]) -> Portal:
+        cursor = self._cursors.get(statement.name)
+        if cursor is None:
+            raise _no_cursor(statement.name)
+        return CursorPortal(statement.tag, cursor, statement.rows, results)
+
+    def _close_cursor(self, statement: CloseStatement, _: Sequence[int]) -> Portal:
+        def do() -> None:
+            if statement.name and statement.name not in self._cursors:
+                raise _no_cursor(statement.name)
+            for name in [statement.name] if statement.name else list(self._cursors):
+                self._forget_cursor(name)
+
+        return CommandPortal(statement.tag, do)
+
+    def _forget_cursor(self, name: str) -> None:
+        self._held.discard(name)
+        self._holdable.discard(name)
+        self._cursors.pop(name).close()
+
+    def keep(self, name: str, prepared: PreparedStatement) -> None:
+        """Remember a prepared statement."""
+        if name and name in self._statements:
+            raise SqlError(sqlstates.TAKEN_STATEMENT, f'prepared statement "{name}" already exists')
+        self._statements.pop(name, None)
+        chars = len(prepared.statement.text)
+        if len(self._statements) >= STATEMENTS_MAX or chars + self._chars() > STATEMENTS_CHARS_MAX:
+            raise SqlError(
+                "54000",
+                f"a session has at most {STATEMENTS_MAX:,} prepared statements and {STATEMENTS_CHARS_MAX:,} characters"
+                " in them: close some",
+            )
+        self._statements[name] = prepared
+
+    def _chars(self) -> int:
+        return sum(len(each.statement.text) for each in self._statements.values())
+
+    def prepared(self, name: str) -> PreparedStatement:
+        """The prepared statement of a name."""
+        try:
+            return self._statements[name]
+        except KeyError:
+            said = (
+                f'prepared statement "{name}" does not exist' if name else "unnamed prepared statement does not exist"
+            )
+            raise SqlError(sqlstates.UNKNOWN_STATEMENT, said) from None
+
+    def forget(self, name: str) -> None:
+        """Forget a prepared statement, if there is one."""
+        self._statements.pop(name, None)
+
+    def _prepare(self, statement: PrepareStatement, _: Sequence[int]) -> Portal:
+        def do() -> None:
+            self.keep(statement.name, prepared)
+            self.description(prepared)  # a text that cannot run is refused here
+
+        prepared = PreparedStatement(statement.query)
+        return CommandPortal(statement.tag, do)
+
+    def _execute(self, statement: ExecuteStatement, results: Sequence[int]) -> Portal:
+        prepared = self.prepared(statement.name)
+        data = [None if value is None else value.encode() for value in statement.values]
+        count = len(self.description(prepared).parameters) if type(prepared.statement) is Statement else 0
+        if count != len(data):
+            raise SqlError(
+                sqlstates.SYNTAX_ERROR,
+                f'wrong number of parameters for prepared statement "{statement.name}"',
+                detail=f"Expected {count} parameters but got {len(data)}.",
+            )
+        return self.portal(prepared.statement, results, Arguments(prepared, data, (0,) * len(data)))
+
+    def _deallocate(self, statement: DeallocateStatement, _: Sequence[int]) -> Portal:
+        def do() -> None:
+            if not statement.name:
+                self._statements.clear()
+                return
+            self.prepared(statement.name)
+            self.forget(statement.name)
+
+        return CommandPortal(statement.tag, do)
+
+    def _discard(self, statement: DiscardStatement, _: Sequence[int]) -> Portal:
+        def do() -> None:
+            if statement.what != "all":
+                return
+            if self.status != "I":
+                raise SqlError(sqlstates.ACTIVE_TRANSACTION, "DISCARD ALL cannot run inside a transaction block")
+            self.close()
+            self._statements.clear()
+            self.variables.put("all", None)
+
+        return CommandPortal(statement.tag, do)
+
+    def _copy(self, statement: CopyStatement, _: Sequence[int]) -> Portal:
+        def ask(formats: tuple[bool, ...]) -> Answer:
+            return self._answer(statement.query, None, _COPY_FORMS[statement.format], formats, statement.options)
+
+        return CopyPortal(QuestionPortal("COPY", ask, ()), is_binary=statement.format == "binary")
+
+    def _silent(self, statement: SilentStatement, _: Sequence[int]) -> Portal:
+        return CommandPortal(statement.tag, lambda: None)
+
+    def _empty(self, _: EmptyStatement, __: Sequence[int]) -> Portal:
+        return EmptyPortal()
+
+    def _write(self, statement: WriteStatement, _: Sequence[int]) -> NoReturn:
+        raise SqlError(
+            sqlstates.READ_ONLY,
+            f"cannot execute {statement.verb}: this port only reads, so write by the Python client, `lakestore write`,"
+            " Spark or the Kafka bridge",
+        )
+
+
+class _Placed:
+    """Moves the position of an error from the statement into the client's text."""
+
+    def __init__(self, statement: Statement) -> None:
+        self._begin = statement.begin
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: object, __: object) -> None:
+        if isinstance(error, LakestoreError) and (position := int(getattr(error, "position", 0) or 0)):
+            error.position = position + self._begin  # type: ignore[attr-defined]
+
+
+def _no_cursor(name: str) -> SqlError:
+    return SqlError(sqlstates.UNKNOWN_CURSOR, f'cursor "{name}" does not exist')
+
+
+def _shown_name(name: str) -> str:
+    from_list = {"timezone": "TimeZone", "datestyle": "DateStyle", "intervalstyle": "IntervalStyle"}
+    return from_list.get(name, name)

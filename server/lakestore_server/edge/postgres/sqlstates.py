@@ -1,0 +1,89 @@
+"""SQLSTATEs: the code of each error, and errors that only this protocol has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lakestore import errors
+from lakestore.errors import LakestoreError
+from lakestore_server.queries.question import Cancelled
+
+PROTOCOL_VIOLATION = "08P01"
+SYNTAX_ERROR = "42601"
+FEATURE_NOT_SUPPORTED = "0A000"
+FAILED_TRANSACTION = "25P02"
+READ_ONLY = "25006"
+NO_TRANSACTION = "25P01"
+ACTIVE_TRANSACTION = "25001"
+UNKNOWN_STATEMENT, UNKNOWN_CURSOR, UNKNOWN_SAVEPOINT = "26000", "34000", "3B001"
+TAKEN_STATEMENT, TAKEN_CURSOR = "42P05", "42P03"
+CURSOR_STATE = "55000"
+UNKNOWN_VARIABLE, FIXED_VARIABLE, BAD_VALUE = "42704", "55P02", "22023"
+CANCELLED = "57014"
+GOING_DOWN = "57P01"
+TOO_MANY_CONNECTIONS = "53300"
+OUT_OF_MEMORY = "53200"
+NOT_AUTHENTICATED, WRONG_PASSWORD = "28000", "28P01"
+SUCCESSFUL = "00000"
+WARNING = "01000"
+
+_OF_KINDS: Mapping[type[LakestoreError], str] = {
+    errors.Invalid: "42000",
+    errors.NotFound: "42P01",
+    errors.PlanExpired: "72000",
+    errors.Conflict: "40001",
+    errors.Fenced: "57P01",
+    errors.Denied: "42501",
+    errors.NotAuthenticated: NOT_AUTHENTICATED,
+    errors.Unavailable: "57P03",
+    errors.Stopped: GOING_DOWN,
+    errors.Exhausted: "53000",
+    errors.LimitReached: "54000",
+    Cancelled: CANCELLED,
+    errors.Corrupt: "XX001",
+    errors.NotFresh: "55000",
+    errors.PositionExpired: "72000",
+    errors.Internal: "XX000",
+}
+"""By class of error; a class that is not here has the code of its base."""
+
+
+class SqlError(LakestoreError):
+    """An error with a code of its own, and perhaps a place in the text of the statement."""
+
+    def __init__(self, sqlstate: str, message: str, *, detail: str = "", hint: str = "", position: int = 0) -> None:
+        """`position` counts characters from 1; 0 is no place."""
+        super().__init__(message)
+        self.sqlstate, self.detail, self.hint, self.position = sqlstate, detail, hint, position
+
+
+class FatalError(SqlError):
+    """An error that ends the connection."""
+
+
+def sqlstate_of(error: LakestoreError) -> str:
+    """The code of an error: its own, or that of its class."""
+    own = getattr(error, "sqlstate", "")
+    if own:
+        return str(own)
+    return next((_OF_KINDS[kind] for kind in type(error).__mro__ if kind in _OF_KINDS), "XX000")
+
+
+def fields_of(error: LakestoreError) -> dict[str, str]:
+    """The fields of an ErrorResponse, by their letters."""
+    severity = "FATAL" if isinstance(error, FatalError) else "ERROR"
+    position = int(getattr(error, "position", 0) or 0)
+    return {
+        "S": severity,
+        "V": severity,
+        "C": sqlstate_of(error),
+        "M": error.message,
+        "D": str(getattr(error, "detail", "")),
+        "H": str(getattr(error, "hint", "")),
+        "P": str(position) if position else "",
+    }
+
+
+def notice_fields(sqlstate: str, message: str, severity: str = "NOTICE") -> dict[str, str]:
+    """The fields of a NoticeResponse."""
+    return {"S": severity, "V": severity, "C": sqlstate, "M": message}

@@ -1,0 +1,289 @@
+"""The Postgres port of a real server, by psycopg and by plain sockets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from lakestore.limits import Limits
+from lakestore_server.access.principals import hash_of
+from lakestore_server.access.scram import ScramVerifier
+from lakestore_server.settings import Postgres, Tls
+from tests.support import postgres_wire as wire
+from tests.support.certificates import Authority
+from tests.support.rights import token_of, write_auth
+from tests.support.served import Served
+from tests.support.waiting import until
+
+SCHEMA = pa.schema([("id", pa.int64()), ("who", pa.string())])
+ROWS = [{"id": number, "who": f"Zoë {number}"} for number in range(5)]
+
+
+def with_scram(name: str) -> dict[str, Any]:
+    """Fields of a principal whose token has a verifier."""
+    token = token_of(name)
+    return {"tokens": [{"sha256": hash_of(token), "scram": ScramVerifier.of(name, token).text()}]}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server with TLS and principals: ann has a verifier, bob only a hash, eve reads nothing."""
+    folder = tmp_path_factory.mktemp("postgres")
+    authority = Authority(folder)
+    signed = authority.sign("localhost")
+    authority.sign("bob")
+    grants = {"ann": {"shop.*": ["read"]}, "bob": {"shop.*": ["read"]}, "eve": {"other.*": ["read"]}}
+    auth = write_auth(folder / "auth.yaml", grants, ann=with_scram("ann"), eve=with_scram("eve"))
+    settings: dict[str, Any] = {
+        "postgres": Postgres(port=0),
+        "auth": str(auth),
+        "tls": Tls(cert=str(signed.cert), key=str(signed.key), client_ca=str(authority.cert)),
+    }
+    with Served(folder / "data", ports=True, **settings) as served:
+        orders = served.lake.create_table("shop.orders", SCHEMA, primary_key=["id"])
+        orders.upsert(ROWS)
+        served.folder = folder  # type: ignore[attr-defined]
+        yield served
+
+
+def port_of(served: Served) -> int:
+    """The number of the Postgres port."""
+    return int(served.server.about["postgres"].rpartition(":")[2])
+
+
+def connected(served: Served, user: str = "ann", **options: Any) -> psycopg.Connection[Any]:
+    """A connection by psycopg."""
+    about = {"host": "127.0.0.1", "port": port_of(served), "user": user, "password": token_of(user), "dbname": "shop"}
+    return psycopg.connect(**{**about, "sslmode": "require", "autocommit": True, **options})
+
+
+def spoken(served: Served) -> socket.socket:
+    """A plain connection."""
+    return socket.create_connection(("127.0.0.1", port_of(served)), 20)
+
+
+def rest_of(plain: socket.socket) -> bytes:
+    """Everything that the server still sends until it closes the connection."""
+    parts = []
+    while data := plain.recv(1 << 16):
+        parts.append(data)
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("encryption", ["require", "disable"])
+def test_psycopg_reads_a_table_after_a_dialog_of_scram(served: Served, encryption: str) -> None:
+    with connected(served, sslmode=encryption, require_auth="scram-sha-256") as connection:
+        assert connection.execute("SELECT id, who FROM shop.orders ORDER BY id").fetchall() == [
+            (number, f"Zoë {number}") for number in range(5)
+        ]
+        assert bool(connection.pgconn.ssl_in_use) == (encryption == "require")
+
+
+def test_a_token_without_a_verifier_and_an_access_token_are_sent_in_clear(served: Served) -> None:
+    with connected(served, "bob", require_auth="password") as connection:
+        assert connection.execute("SELECT count(*) FROM shop.orders").fetchone() == (5,)
+    access = served.server.access
+    token, _ = access.exchanged(access.caller(token_of("ann")))
+    clear = "-c lakestore.password=clear"
+    with connected(served, password=token, options=clear, require_auth="password") as connection:
+        assert connection.execute("SELECT current_user").fetchone() == ("ann",)
+
+
+@pytest.mark.parametrize(("user", "password"), [("ann", "wrong"), ("bob", "wrong"), ("nobody", "x"), ("ann", "")])
+def test_a_wrong_token_and_an_unknown_user_are_refused_alike(served: Served, user: str, password: str) -> None:
+    password = password or token_of("bob")
+    with pytest.raises(psycopg.OperationalError, match=f'password authentication failed for user "{user}"'):
+        connected(served, user, password=password)
+
+
+def test_a_client_certificate_with_the_user_s_name_is_enough(served: Served) -> None:
+    folder = served.folder  # type: ignore[attr-defined]
+    files = {"sslcert": str(folder / "ca-bob.pem"), "sslkey": str(folder / "ca-bob.key")}
+    (folder / "ca-bob.key").chmod(0o600)
+    with connected(served, "bob", password="", require_auth="none", **files) as connection:
+        assert connection.execute("SELECT current_user").fetchone() == ("bob",)
+    with connected(served, "ann", **files) as connection:
+        assert connection.execute("SELECT current_user").fetchone() == ("ann",)
+
+
+def test_a_caller_reads_what_it_may_read(served: Served) -> None:
+    with connected(served, "eve") as connection:
+        with pytest.raises(psycopg.Error) as refusal:
+            connection.execute("SELECT * FROM shop.orders")
+        assert refusal.value.sqlstate in ("42501", "42P01", "42000")
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_session_ends_when_its_access_token_expires(served: Served) -> None:
+    access = served.server.access
+    token, seconds = access.exchanged(access.caller(token_of("ann")))
+    with connected(served, password=token, options="-c lakestore.password=clear") as connection:
+        connection.execute("SELECT 1")
+        served.clock.advance(seconds + 1)
+        with pytest.raises(psycopg.Error) as refusal:
+            connection.execute("SELECT 1")
+        assert refusal.value.sqlstate == "28000"
+        assert connection.closed
+
+
+def test_a_query_is_cancelled_by_its_client(served: Served) -> None:
+    long = "SELECT count(*) FROM range(1000000) a, range(1000000) b"
+    with connected(served) as connection:
+        timer = threading.Timer(1.0, connection.cancel_safe)
+        timer.start()
+        with pytest.raises(psycopg.errors.QueryCanceled, match="user request"):
+            connection.execute(long)
+        timer.join()
+        connection.execute("SET statement_timeout = '500ms'")
+        with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
+            connection.execute(long)
+        connection.execute("RESET statement_timeout")
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_client_that_leaves_ends_its_query(served: Served) -> None:
+    assert served.server.queries is not None
+    connection = connected(served)
+    connection.pgconn.send_query(b"SELECT count(*) FROM range(1000000) a, range(1000000) b")
+    until(lambda: len(served.server.queries.running()) == 1, "the query runs")  # type: ignore[union-attr]
+    socket.socket(fileno=connection.pgconn.socket).shutdown(socket.SHUT_RDWR)
+    until(lambda: not served.server.queries.running(), "the query is over")  # type: ignore[union-attr]
+
+
+def test_a_transaction_reads_one_cut_while_others_write(served: Served) -> None:
+    table = served.lake.create_table("shop.counts", SCHEMA, primary_key=["id"])
+    table.upsert(ROWS[:2])
+    with connected(served) as connection, connection.cursor() as cursor:
+        with connection.transaction():
+            assert cursor.execute("SELECT count(*) FROM shop.counts").fetchone() == (2,)
+            token = table.upsert(ROWS)
+            assert cursor.execute("SELECT count(*) FROM shop.counts").fetchone() == (2,)
+        assert cursor.execute("SELECT count(*) FROM shop.counts").fetchone() == (5,)
+        table.delete([{"id": 1}])
+        cursor.execute("SELECT set_config('lakestore.at', %s, false)", [str(token)])
+        assert cursor.execute("SELECT count(*) FROM shop.counts").fetchone() == (5,)
+        cursor.execute("RESET lakestore.at")
+        assert cursor.execute("SELECT count(*) FROM shop.counts").fetchone() == (4,)
+
+
+@pytest.mark.parametrize("is_binary", [False, True])
+def test_rows_come_by_cursors_and_copy(served: Served, is_binary: bool) -> None:
+    with connected(served, autocommit=False) as connection:
+        with connection.cursor("c", binary=is_binary) as cursor:
+            cursor.itersize = 2
+            cursor.execute("SELECT id, who FROM shop.orders ORDER BY id")
+            assert cursor.fetchmany(3) == [(0, "Zoë 0"), (1, "Zoë 1"), (2, "Zoë 2")]
+            assert cursor.fetchall() == [(3, "Zoë 3"), (4, "Zoë 4")]
+        form = "(FORMAT binary)" if is_binary else ""
+        with connection.cursor().copy(f"COPY (SELECT id, who FROM shop.orders ORDER BY id) TO STDOUT {form}") as copy:
+            copy.set_types(["int8", "text"])
+            assert list(copy.rows()) == [(number, f"Zoë {number}") for number in range(5)]
+
+
+def test_copy_of_a_table_as_csv_has_a_header(served: Served) -> None:
+    with connected(served) as connection, connection.cursor() as cursor:
+        with cursor.copy(
+            "COPY (SELECT id, who FROM shop.orders WHERE id < 2 ORDER BY id) TO STDOUT CSV HEADER"
+        ) as copy:
+            assert b"".join(copy).decode() == "id,who\n0,Zoë 0\n1,Zoë 1\n"
+
+
+def test_a_write_is_told_which_doors_write(served: Served) -> None:
+    with connected(served) as connection:
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction, match="lakestore write"):
+            connection.execute("DELETE FROM shop.orders")
+
+
+def test_bytes_that_are_no_message_end_the_connection(served: Served) -> None:
+    with spoken(served) as plain:
+        plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        (answer,) = wire.replies(rest_of(plain))
+        assert answer.fields["C"] == "08P01"
+
+
+def test_bytes_before_the_begin_of_tls_are_refused(served: Served) -> None:
+    with spoken(served) as plain:
+        plain.sendall(wire.TLS + wire.start())
+        assert b"08P01" in rest_of(plain)
+
+
+def small(folder: Path, limits: Limits) -> Served:
+    """A server without principals."""
+    limits = replace(limits, query_processes=1)
+    return Served(folder / "data", ports=True, postgres=Postgres(port=0), limits=limits)
+
+
+def test_connections_are_bounded_in_number_and_time(tmp_path: Path) -> None:
+    with small(tmp_path, Limits(sql_connections=4, sql_start_ms=1_500)) as served:
+        known = [connected(served, sslmode="disable") for _ in range(3)]
+        first = spoken(served)
+        second = spoken(served)
+        assert b"53300" in rest_of(second)
+        known.pop().close()
+        figures = served.server.sources.postgres
+        until(lambda: (figures.known, figures.unknown) == (2, 1), "connections are counted")
+        third = spoken(served)
+        assert rest_of(first) == b"", "the oldest unknown client makes room"
+        assert rest_of(third) == b"", "a client that says nothing is cut off"
+        until(lambda: (figures.known, figures.unknown) == (2, 0), "connections are counted")
+        assert figures.refused == 3
+        assert known[0].execute("SHOW jit").fetchone() == ("off",)
+        for connection in known:
+            connection.close()
+
+
+def test_unfinished_messages_have_a_budget(tmp_path: Path) -> None:
+    with small(tmp_path, Limits(sql_receiving_bytes=1 << 20)) as served:
+        with spoken(served) as plain, connected(served, sslmode="disable") as other:
+            plain.sendall(wire.start())
+            plain.sendall(wire.query("SELECT '" + "x" * (4 << 20) + "'")[: 3 << 20])
+            with suppress(ConnectionResetError):  # bytes that the server has not read may undo its last answer
+                assert b"53200" in rest_of(plain)
+            assert other.execute("SHOW jit").fetchone() == ("off",)
+
+
+def test_a_slow_client_stops_its_query_and_a_stalled_one_is_cut_off(tmp_path: Path) -> None:
+    with small(tmp_path, Limits(query_seconds=10)) as served:
+        assert served.server.queries is not None
+        with spoken(served) as plain:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+            plain.sendall(wire.start() + wire.query("SELECT i, repeat('x', 100) FROM range(5000000) t(i)"))
+            until(lambda: any(run.nbytes for run in served.server.queries.running()), "rows are sent")  # type: ignore[union-attr]
+            time.sleep(1)
+            (run,) = served.server.queries.running()
+            assert run.nbytes < 64 << 20
+            until(lambda: not served.server.queries.running(), "the query is over")  # type: ignore[union-attr]
+            figures = served.server.sources.postgres
+            until(lambda: not figures.known, "the connection is cut off")
+
+
+def test_a_server_that_stops_tells_its_sessions(tmp_path: Path) -> None:
+    with small(tmp_path, Limits()) as served:
+        idle, busy = connected(served, sslmode="disable"), connected(served, sslmode="disable")
+        busy.pgconn.send_query(b"SELECT count(*) FROM range(1000000) a, range(1000000) b")
+        assert served.server.queries is not None
+        until(lambda: len(served.server.queries.running()) == 1, "the query runs")  # type: ignore[union-attr]
+        assert not served.server.drain(0.5)
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            idle.execute("SELECT 1")
+        with pytest.raises(psycopg.OperationalError):
+            connected(served, sslmode="disable")
+        served.close()
+        result = busy.pgconn.get_result()
+        assert result is not None
+        assert b"administrator" in result.error_message
+
+
+def test_without_a_setting_there_is_no_port(tmp_path: Path) -> None:
+    with Served(tmp_path / "data", ports=True) as served:
+        assert "postgres" not in served.server.about
