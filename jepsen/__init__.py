@@ -7,6 +7,6 @@ for anomalies. The server's modules are never imported.
 - Values: `operation`, `history`, `anomaly`, `verdict`; `edn` and `others` write histories for foreign checkers.
 - Protocols: `workload`, and `schedule` for nemeses. Rooms: `checkers` (pure functions of histories), `workloads`,
   `system` (processes), `nemeses` (faults), `mutants` (planted bugs).
-- Foreign software: `rows` (Arrow), `engines` (PyIceberg, DuckDB), `topics` (Kafka).
+- Foreign software: `rows` (Arrow), `raw_bytes` (files of all kinds), `engines` (PyIceberg, DuckDB), `topics` (Kafka).
 - Runs: `run` (the phases), `trial` (the choices of one seed), `suite`, `shrinking`, `report`, `pictures`.
 """

@@ -2,7 +2,8 @@
 
 A module's class is named after it and takes the run's chance, from which it draws its shape (tables, buckets, keys);
 `WORKLOADS` names all of them for the command line: `administration`, `bank`, `bridge`, `changelog`, `contract`,
-`copying`, `counters`, `evolution`, `expiry`, `list_append`, `log`, `register`, `retention`, `subscription`, `tier`.
+`copying`, `counters`, `erase`, `evolution`, `expiry`, `list_append`, `log`, `register`, `retention`, `subscription`,
+`tier`.
 Parts of several clients: `one_table`, `tokens`, `named` (producers), `following` (change streams), `by_spark`; the
 log's client is big and has `log_client` to itself.
 """
@@ -20,6 +21,7 @@ from jepsen.workloads.changelog import Changelog
 from jepsen.workloads.contract import Contracted
 from jepsen.workloads.copying import Copying
 from jepsen.workloads.counters import Counters
+from jepsen.workloads.erase import Erased
 from jepsen.workloads.evolution import Evolution
 from jepsen.workloads.expiry import Expiring
 from jepsen.workloads.list_append import ListAppend
@@ -40,6 +42,7 @@ WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
         Changelog,
         Contracted,
         Copying,
+        Erased,
         Evolution,
         Expiring,
         Counters,
