@@ -30,7 +30,7 @@ from lakestore.release import needs_extra
 from lakestore.rows import condition_text, literals, pushdown
 from lakestore.rows.condition import RowTest
 from lakestore.rows.literals import short
-from lakestore.union import arrow, old_names, sql_functions, sql_gate, sql_parameters, sql_text
+from lakestore.union import arrow, old_names, sql_gate, sql_parameters, sql_text
 from lakestore.union.cut import Cut, Source, opened
 from lakestore.union.explanation import Explanation, Figures
 from lakestore.union.scan import frame_of_pandas, frame_of_polars
@@ -186,7 +186,7 @@ class SqlResult:
         return int(self.table.num_rows)
 
     def __str__(self) -> str:
-        connection = _duckdb().connect()
+        connection = load_engine().connect()
         try:
             connection.register("answer", self.table)
             return str(connection.sql("SELECT * FROM answer"))
@@ -419,15 +419,16 @@ def _run(
 ) -> _Answer[_Taken]:
     from lakestore.union.dataset import Rows  # imports pandas if it is installed: only for queries
 
-    engine = _duckdb()
-    named = {name: name for name in asked.names} if not asked.of_catalog else {}
+    engine = load_engine()
+    own = query.extra.relations
+    named = {name: name for name in asked.names if name not in own} if not asked.of_catalog else {}
     bare = sql_text.bare_names(asked.tree)
     looks_up = bool(bare) and (bool(query.search_path) or any(map(_DOTTED.fullmatch, bare)))
     known = tables() if looks_up or asked.of_catalog else ()
     aliases = _aliases(bare, query.search_path, known)
     named |= {} if asked.of_catalog else {name: name for name in aliases.values()}
     dotted = {table.name for table in known} if asked.of_catalog else set(named)
-    rules = _rules(asked, query, (dotted | query.extra.relations.keys(), frozenset(aliases)), tables)
+    rules = _rules(asked, query, (dotted | own.keys(), frozenset(aliases)), tables)
     sql_gate.check(engine, asked.text, rules)
     declared = sorted(known, key=lambda table: table.name not in asked.names) if asked.of_catalog else ()
     failures: list[LakestoreError] = []
@@ -471,7 +472,8 @@ def _typed(request: _Request, schemas: Mapping[str, pa.Schema], rules: sql_gate.
     query, text = request.query, request.asked.text
     kinds = query.kinds
     if query.only_types:
-        inferred = sql_parameters.parameter_types(text, request.asked.tree, schemas, request.aliases)
+        known = {**schemas, **{name: rows.schema for name, rows in query.extra.relations.items()}}
+        inferred = sql_parameters.parameter_types(text, request.asked.tree, known, request.aliases)
         given = [*kinds, *[None] * len(inferred)]
         kinds = [own or kind for own, kind in zip(given, inferred, strict=False)]
     if not kinds:
@@ -500,8 +502,8 @@ def _rules(
     """The names that the text may use: its tables, and the lists in `sql_functions`."""
     past = (sql_text.past_name(place, name) for place, (name, _) in enumerate(asked.past))
     dotted, bare = (frozenset(map(sql_gate.folded, each)) for each in ((*names[0], *past), names[1]))
-    functions = sql_functions.FUNCTIONS | query.extra.functions
-    return sql_gate.Rules(dotted, bare, functions, files=query.external_access, hint=lambda name: _hint(name, tables))
+    macros, files = query.extra.functions, query.external_access
+    return sql_gate.Rules(dotted, bare, macros=macros, files=files, hint=lambda name: _hint(name, tables))
 
 
 def _position(engine: Any, text: str) -> str:
@@ -560,10 +562,11 @@ def _reads_alike(where: exp.Expr, name: str) -> bool:
 def preload() -> None:
     """Import what a query needs and start DuckDB's parser, so that the first query does not wait for it."""
     with suppress(Invalid):  # DuckDB is not installed: the query says so
-        sql_gate.check(_duckdb(), "SELECT 1", sql_gate.Rules())
+        sql_gate.check(load_engine(), "SELECT 1", sql_gate.Rules())
 
 
-def _duckdb() -> Any:
+def load_engine() -> Any:
+    """The module `duckdb`. Raises `Invalid` with the extra to install."""
     with needs_extra("duckdb", "lake.sql"):
         import duckdb
     return duckdb
@@ -673,10 +676,10 @@ def _prepare(connection: Any, request: _Request, tables: Mapping[str, Rows], spe
     if request.query.is_lossless:
         connection.execute("SET arrow_lossless_conversion = true")
     declare(connection, request.declared)
-    for macro in request.query.extra.macros:
-        connection.execute(macro)
     for number, (name, relation) in enumerate(request.query.extra.relations.items()):
         _register_relation(connection, name, f"{SYSTEM_PREFIX}lakestore_relation_{number}", relation)
+    for macro in request.query.extra.macros:
+        connection.execute(macro)  # after the relations: DuckDB binds a macro when it is created
     connection.execute("SET lock_configuration = true")
     for number, (name, rows) in enumerate(tables.items()):
         alias = f"{SYSTEM_PREFIX}lakestore_{number}"

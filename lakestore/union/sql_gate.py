@@ -71,6 +71,8 @@ class Rules:
     bare: frozenset[str] = frozenset()
     """Names without a database, and `database.table` names that are registered as one quoted name."""
     functions: frozenset[str] = lists.FUNCTIONS
+    macros: frozenset[str] = frozenset()
+    """Names of macros of the server that hide DuckDB's functions of these names, so no schema stands before them."""
     table_functions: frozenset[str] = lists.TABLE_FUNCTIONS
     views: bool = True
     """Whether DuckDB's own views may be named."""
@@ -123,14 +125,14 @@ def constant(engine: Any, text: str) -> Any:
     if node.keys() - _CONSTANT_NODE or node.get("from_table") != {"type": "EMPTY"} or len(items) != 1:
         raise Invalid("the text is not one constant")
     _Walk(Rules(functions=_CONSTANT_FUNCTIONS), _CONSTANT_CLASSES).query(node)
-    (value,) = _parser(engine).cursor().execute(f"SELECT {text}").fetchone()
+    (value,) = parser(engine).cursor().execute(f"SELECT {text}").fetchone()
     return value
 
 
 def _statement(engine: Any, text: str) -> dict[str, Any]:
     """The tree of a text that is exactly one query."""
     try:
-        (answer,) = _parser(engine).cursor().execute(_PARSE, [text]).fetchone()
+        (answer,) = parser(engine).cursor().execute(_PARSE, [text]).fetchone()
         found = json.loads(answer)
     except (engine.Error, ValueError, RecursionError) as error:
         raise Invalid("the query failed: its text cannot be read, or nests too deep") from error
@@ -146,7 +148,7 @@ def _statement(engine: Any, text: str) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _parser(engine: Any) -> Any:
+def parser(engine: Any) -> Any:
     """A connection for parsing: it has no tables, and its settings are locked."""
     connection = engine.connect(":memory:", config=_PARSER)
     connection.execute("SET TimeZone = 'UTC'")
@@ -217,6 +219,8 @@ class _Walk:
 
     def _check_function(self, call: dict[str, Any]) -> None:
         name = folded(call["function_name"])
+        if name in self._rules.macros and not call.keys() & {"catalog", "schema"}:
+            return
         if name not in self._rules.functions:
             raise _unlisted(name, self._rules.functions)
         if name in lists.AGGREGATE_BY_NAME:

@@ -75,7 +75,7 @@ def statement(text: str) -> Statement:
     explained = _EXPLAIN.match(text)
     if explained:
         text = text[explained.end() :]
-    text, past = _without_past(text)
+    text, past = without_past(text)
     tree = _parsed(text)
     names = [name for name in table_names(tree) if not name.startswith(PAST)]
     return Statement(text, tree, explained is not None, tuple(past), tuple(names))
@@ -158,7 +158,7 @@ def bare_names(tree: exp.Expr) -> list[str]:
     return list(dict.fromkeys(name for name in found if name and name not in parts))
 
 
-def _without_past(text: str) -> tuple[str, list[tuple[str, str]]]:
+def without_past(text: str) -> tuple[str, list[tuple[str, str]]]:
     """The text with each table at a past cut replaced by a view's name; the tables and their positions."""
     if not re.search(r"\bAT\s*\(", text, re.IGNORECASE):
         return text, []

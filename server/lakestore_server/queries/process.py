@@ -14,7 +14,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,12 +26,15 @@ from lakestore.client.credentials import NOTHING
 from lakestore.errors import Unavailable
 from lakestore.iceberg import cache, places
 from lakestore.iceberg.sized_file import SizedFile
+from lakestore.model.table import Table
 from lakestore.rows import json_texts
 from lakestore.union import sql, sql_parameters
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import pipe, rpc
 from lakestore.wire.pipe import Verb
 from lakestore_server.host.child import PartPieces
+from lakestore_server.queries.postgres import dialect
+from lakestore_server.queries.postgres.catalog import SERVER_ROLE, Session
 from lakestore_server.queries.postgres.rows import CopyBinary, CopyText, DataRows, RowEncoder
 from lakestore_server.queries.question import (
     PART_BYTES,
@@ -142,7 +145,8 @@ def answered(wire: PipeWire, question: Question, bounds: Bounds) -> PartPieces:
     """The head of an answer, its parts, and its figures."""
     began = time.monotonic()
     transport = transport_of(wire)
-    with sql.stream(transport, _query(question, bounds), Connection(transport).all) as rows:
+    tables = Connection(transport).all
+    with sql.stream(transport, _query(question, bounds, tables), tables) as rows:
         yield Head(rows.schema, rows.token).to_bytes()
         count, has_more = 0, False
         room, encoder = ANSWER_CHARS_MAX, _encoder(question, rows.schema)
@@ -175,21 +179,27 @@ def answered(wire: PipeWire, question: Question, bounds: Bounds) -> PartPieces:
 def described(wire: PipeWire, question: Question, bounds: Bounds) -> bytes:
     """The types of a text, which is not run."""
     transport = transport_of(wire)
-    kinds, columns = sql.describe(transport, _query(question, bounds), Connection(transport).all)
+    tables = Connection(transport).all
+    kinds, columns = sql.describe(transport, _query(question, bounds, tables), tables)
     return Description(tuple(kinds.types), columns).to_bytes()
 
 
-def _query(question: Question, bounds: Bounds) -> sql.Query:
-    given = question.parameters
+def _query(question: Question, bounds: Bounds, tables: Callable[[], Sequence[Table]]) -> sql.Query:
+    given, text, extra, search_path = question.parameters, question.text, sql.Extra(), question.search_path
+    if question.dialect is Dialect.POSTGRES:
+        session = Session(question.user or SERVER_ROLE, question.database, question.search_path)
+        text, extra = dialect.translated(sql.load_engine(), question.text, tables, session)
+        search_path = ()  # the translation has looked the names up
     rows_max = None if question.rows_max is None else question.rows_max + 1
     return sql.Query(
-        question.text,
+        text,
         None if given is None else [_python_value(column) for column in given.columns],
         question.at or None,
         question.require,
         bounds=sql.Bounds(bounds.memory_bytes, rows_max),
         is_lossless=question.dialect is Dialect.POSTGRES,
-        search_path=question.search_path,
+        search_path=search_path,
+        extra=extra,
         kinds=() if given is None else [sql_parameters.sql_type(kind) for kind in given.schema.types],
     )
 
@@ -251,6 +261,7 @@ def _taken() -> int:
 def main(parent: Parent, confine: Callable[[], None]) -> None:
     """Answer questions until the server has no more; `confine` is called before the first text is read."""
     sql.preload()
+    dialect.preload()
     is_confined = False
 
     def answer(verb: int, data: bytes) -> PartPieces:

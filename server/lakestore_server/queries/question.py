@@ -72,6 +72,10 @@ class Question:
     dialect: Dialect = Dialect.DUCKDB
     search_path: tuple[str, ...] = ()
     """Databases of the lake in which names without a database are looked up."""
+    user: str = ""
+    """The name of the principal that the catalog of Postgres shows."""
+    database: str = "lake"
+    """The name of the connection's database of Postgres."""
     form: Form = Form.ARROW
     binary: tuple[bool, ...] = ()
     """For ROWS: whether each column is binary. One entry holds for all columns; none means text."""
@@ -89,6 +93,8 @@ class Question:
             "require": asdict(self.require) if self.require else None,
             "dialect": self.dialect.value,
             "search_path": self.search_path,
+            "user": self.user,
+            "database": self.database,
             "form": self.form.value,
             "binary": self.binary,
             "rows_max": self.rows_max,

@@ -1,0 +1,125 @@
+"""The part of the catalog that is the same for everybody: PostgreSQL 15's own relations, types and functions.
+
+- `postgres15.json` is written by `python -m tests.support.postgres_catalog` from a real server.
+- Oids are PostgreSQL's own, so clients that know them by number are right.
+- An oid is an int64 here: Arrow and DuckDB have no type of that name, and clients read both as integers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import pyarrow as pa
+
+PG_CATALOG, INFORMATION_SCHEMA = "pg_catalog", "information_schema"
+CATALOG_OID = 11
+"""The oid of the schema pg_catalog."""
+INFORMATION_OID = 13_000
+FIRST_USER_OID = 16_384
+_ARROW = {
+    "bool": pa.bool_(),
+    "bytea": pa.binary(),
+    "float4": pa.float32(),
+    "float8": pa.float64(),
+    "int2": pa.int16(),
+    "int4": pa.int32(),
+    "cardinal_number": pa.int32(),
+    "int8": pa.int64(),
+    "oid": pa.int64(),
+    "regproc": pa.int64(),
+    "regtype": pa.int64(),
+    "xid": pa.int64(),
+    "numeric": pa.decimal128(38, 10),
+    "interval": pa.month_day_nano_interval(),
+    "timestamptz": pa.timestamp("us", tz="UTC"),
+    "time_stamp": pa.timestamp("us", tz="UTC"),
+    "int2vector": pa.list_(pa.int16()),
+    "oidvector": pa.list_(pa.int64()),
+}
+"""Arrow types of column types; other types are texts, and `_x` is a list of x."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table or view of PostgreSQL's own schemas."""
+
+    schema: str
+    name: str
+    oid: int
+    kind: str
+    """`r` for a table, `v` for a view."""
+    columns: Mapping[str, str]
+    """Type by name."""
+
+    def arrow_schema(self) -> pa.Schema:
+        return pa.schema([pa.field(name, _arrow(kind)) for name, kind in self.columns.items()])
+
+
+def _arrow(kind: str) -> pa.DataType:
+    if kind.startswith("_"):
+        return pa.list_(_arrow(kind[1:]))
+    return _ARROW.get(kind, pa.string())
+
+
+@cache
+def _document() -> Any:
+    return json.loads(resources.files(__package__).joinpath("postgres15.json").read_bytes())
+
+
+@cache
+def relations() -> Mapping[tuple[str, str], Relation]:
+    """Every relation, by schema and name."""
+    return {(each["schema"], each["name"]): _relation(each) for each in _document()["relations"]}
+
+
+def _relation(said: Mapping[str, Any]) -> Relation:
+    return Relation(said["schema"], said["name"], said["oid"], said["kind"], dict(said["columns"]))
+
+
+@cache
+def fixed_rows(name: str) -> pa.Table:
+    """The rows of a table of pg_catalog that are the same for everybody; empty for most tables."""
+    said = _document()["rows"].get(name)
+    relation = relations().get((PG_CATALOG, name))
+    if said is None:
+        return relations()[PG_CATALOG, name].arrow_schema().empty_table()
+    relation = relation or Relation(PG_CATALOG, name, 0, "f", dict.fromkeys(said["columns"], "text"))
+    columns = dict(zip(said["columns"], zip(*said["rows"], strict=True), strict=True))
+    return rows_of(relation, len(said["rows"]), columns)
+
+
+@cache
+def type_oids() -> Mapping[str, int]:
+    """The oid of each type, by its name in pg_type."""
+    said = _document()["rows"]["pg_type"]
+    name, oid = said["columns"].index("typname"), said["columns"].index("oid")
+    return {row[name]: row[oid] for row in said["rows"]}
+
+
+def rows_of(relation: Relation, count: int, columns: Mapping[str, Any]) -> pa.Table:
+    """A table of `count` rows. A column is a sequence of values, or one value for all rows; a column that is left out
+    is null. Raises `KeyError` for a column that the relation does not have.
+    """
+    schema = relation.arrow_schema()
+    unknown = columns.keys() - set(schema.names)
+    if unknown:
+        raise KeyError(f"{relation.name} has no columns {sorted(unknown)}")
+    return pa.Table.from_arrays(
+        [_column(columns.get(field.name), count, field.type) for field in schema], schema=schema
+    )
+
+
+def _column(values: Any, count: int, kind: pa.DataType) -> pa.Array:
+    if isinstance(values, Sequence) and not isinstance(values, str):
+        return pa.array(values, kind)
+    return pa.nulls(count, kind) if values is None else pa.repeat(pa.scalar(values, kind), count)
+
+
+def joined(tables: Iterable[pa.Table]) -> pa.Table:
+    """Tables of one relation as one table of one chunk per column."""
+    return pa.concat_tables(tables).combine_chunks()

@@ -1,0 +1,196 @@
+"""Calls whose constant arguments PostgreSQL writes in another form: dates, arrays, JSON paths, SIMILAR TO, format."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from lakestore.errors import Invalid
+from lakestore_server.queries.postgres.nodes import Node, call, cast, constant, constant_text
+
+Rule = Callable[[Node], Node | None]
+_DATE_PARTS = {
+    "YYYY": "%Y",
+    "YY": "%y",
+    "IYYY": "%G",
+    "IW": "%V",
+    "WW": "%W",
+    "MONTH": "%B",
+    "Month": "%B",
+    "MON": "%b",
+    "Mon": "%b",
+    "MM": "%m",
+    "DDD": "%j",
+    "DD": "%d",
+    "DAY": "%A",
+    "Day": "%A",
+    "DY": "%a",
+    "Dy": "%a",
+    "D": "%w",
+    "ID": "%u",
+    "HH24": "%H",
+    "HH12": "%I",
+    "HH": "%I",
+    "MI": "%M",
+    "SS": "%S",
+    "MS": "%g",
+    "US": "%f",
+    "AM": "%p",
+    "PM": "%p",
+    "TZ": "%Z",
+    "OF": "%z",
+}
+_DATE_TOKEN = re.compile(r'"([^"]*)"|FM|(?:' + "|".join(sorted(_DATE_PARTS, key=len, reverse=True)) + r")|.", re.DOTALL)
+_ARRAY_ITEM = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^,{}"]*))\s*(,|$)')
+_FORMAT = re.compile(r"%(?:(%)|(?:\d+\$)?(-?\d*)([sIL]))")
+_UPPER = frozenset({"MONTH", "MON", "DAY", "DY"})
+
+
+def rewritten(name: str, node: Node) -> Node | None:
+    """The call in DuckDB's form; None for a call that stays."""
+    rule = _RULES.get(name)
+    return rule(node) if rule else None
+
+
+def date_format(text: str) -> str:
+    """A format of `to_char` as one of `strftime`. Raises `Invalid` for a format of numbers."""
+    if re.search(r"[09]", re.sub(r'"[^"]*"', "", text)):
+        raise Invalid(f"the query failed: to_char with the number format {text!r} is not there; use round() and a cast")
+    out = []
+    for match in _DATE_TOKEN.finditer(text):
+        part = match[0]
+        if match[1] is not None:
+            out.append(match[1].replace("%", "%%"))
+        elif part != "FM":
+            out.append(_DATE_PARTS.get(part, "%%" if part == "%" else part))
+    return "".join(out)
+
+
+def _to_char(node: Node) -> Node | None:
+    text = constant_text(node["children"][1]) if len(node["children"]) == 2 else None
+    if text is None:
+        raise Invalid("the query failed: to_char needs its format as a constant")
+    pattern = text if re.search(r"YY|MM|DD|HH|MI|SS|MON|DAY|DY|Q|W|MS|US", text) else text.upper()
+    made = call("strftime", node["children"][0], constant(date_format(pattern)), alias=node["alias"])
+    is_upper = any(word in text for word in _UPPER) and not re.search(r"[a-z]", text)
+    return call("upper", made | {"alias": ""}, alias=made["alias"]) if is_upper else made
+
+
+def _parsed_time(kind: str) -> Rule:
+    def rule(node: Node) -> Node | None:
+        text = constant_text(node["children"][1]) if len(node["children"]) == 2 else None
+        if text is None:
+            return None
+        made = call("strptime", node["children"][0], constant(date_format(text.upper())))
+        return cast(made, kind, node["alias"])
+
+    return rule
+
+
+def array_constant(text: str) -> Node:
+    """An array constant such as `{a,"b c",NULL}` as a list of texts. Raises `Invalid` for a nested one."""
+    inner = text.strip()[1:-1]
+    items: list[Node] = []
+    place = 0
+    if not text.strip().endswith("}"):
+        raise Invalid(f"the query failed: malformed array literal: {text!r}")
+    while inner.strip():
+        match = _ARRAY_ITEM.match(inner, place)
+        if match is None:
+            raise Invalid(f"the query failed: the array {text!r} is not read: write ARRAY[…]")
+        if match[1] is not None:
+            items.append(constant(re.sub(r"\\(.)", r"\1", match[1])))
+        else:
+            word = match[2].strip()
+            items.append(constant(None if word.upper() == "NULL" else word))
+        place = match.end()
+        if not match[3]:
+            break
+    made = call("list_value", *items)
+    info = {"type": "LIST_TYPE_INFO", "alias": "", "extension_info": None}
+    return cast(made, "LIST") | {
+        "cast_type": {"id": "LIST", "type_info": info | {"child_type": {"id": "VARCHAR", "type_info": None}}}
+    }
+
+
+def json_pointer(text: str) -> str:
+    """A path such as `{a,0,b}` as a JSON pointer."""
+    parts = [part.strip().strip('"') for part in text.strip().strip("{}").split(",")]
+    return "".join(f"/{part.replace('~', '~0').replace('/', '~1')}" for part in parts if part)
+
+
+def similar_pattern(text: str) -> str:
+    """A pattern of SIMILAR TO as a regular expression."""
+    out, place = [], 0
+    while place < len(text):
+        sign = text[place]
+        if sign == "\\" and place + 1 < len(text):
+            out.append(re.escape(text[place + 1]))
+            place += 1
+        else:
+            out.append({"%": ".*", "_": ".", ".": r"\.", "^": r"\^", "$": r"\$"}.get(sign, sign))
+        place += 1
+    return "(?s)" + "".join(out)
+
+
+def _similar(node: Node) -> Node | None:
+    text = constant_text(node["children"][1]) if len(node["children"]) == 2 else None
+    if text is None or text.startswith("(?s)"):
+        return None
+    return node | {"children": [node["children"][0], constant(similar_pattern(text))]}
+
+
+def _substring(node: Node) -> Node | None:
+    text = constant_text(node["children"][1]) if len(node["children"]) == 2 else None
+    if text is None:
+        return None
+    group = 1 if re.search(r"(?<!\\)\((?!\?)", text) else 0
+    from lakestore_server.queries.postgres.nodes import number
+
+    return call(
+        "nullif",
+        call("regexp_extract", node["children"][0], constant(text), number(group)),
+        constant(""),
+        alias=node["alias"],
+    )
+
+
+def _regexp_match(node: Node) -> Node | None:
+    text = constant_text(node["children"][1]) if len(node["children"]) == 2 else None
+    if text is None or re.search(r"(?<!\\)\((?!\?)", text):
+        raise Invalid("the query failed: regexp_match with groups is not there; use substring(text from pattern)")
+    return None
+
+
+def _json_agg(node: Node) -> Node | None:
+    return call("to_json", node | {"function_name": "array_agg", "alias": ""}, alias=node["alias"])
+
+
+def _format(node: Node) -> Node | None:
+    text = constant_text(node["children"][0]) if node["children"] else None
+    if text is None:
+        raise Invalid("the query failed: format needs its format as a constant")
+    children = node["children"][1:]
+    kinds = [match[3] for match in _FORMAT.finditer(text) if match[3]]
+    if len(kinds) != len(children) or re.search(r"%\d+\$", text):
+        raise Invalid("the query failed: format has another number of arguments than its text has places")
+    quoting = {"I": "quote_ident", "L": "quote_nullable"}
+    parts = [
+        call(quoting[kind], child) if kind in quoting else child for kind, child in zip(kinds, children, strict=True)
+    ]
+    plain = _FORMAT.sub(lambda match: "%%" if match[1] else f"%{match[2]}s", text)
+    texts = [call("concat", part) for part in parts]
+    return call("printf", constant(plain), *texts, alias=node["alias"])
+
+
+_RULES: dict[str, Rule] = {
+    "format": _format,
+    "json_agg": _json_agg,
+    "jsonb_agg": _json_agg,
+    "regexp_full_match": _similar,
+    "regexp_match": _regexp_match,
+    "substring": _substring,
+    "to_char": _to_char,
+    "to_date": _parsed_time("DATE"),
+    "to_timestamp": _parsed_time("TIMESTAMP WITH TIME ZONE"),
+}

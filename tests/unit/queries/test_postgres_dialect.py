@@ -1,0 +1,184 @@
+"""Texts in PostgreSQL's dialect: what changes, what stays, what is refused, and the catalog that they see."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from lakestore.client.lake import Lake
+from lakestore.errors import Invalid, NotFound
+from lakestore.model.table import Table, define
+from lakestore.union import sql_gate
+from lakestore.union.sql_gate import Rules
+from lakestore_server.queries.postgres import dialect, functions, lookup_relations, tree
+from lakestore_server.queries.postgres.catalog import Catalog, Session
+from lakestore_server.queries.postgres.fixed_catalog import relations
+from lakestore_server.queries.postgres.oids import Oids
+from tests.support.client_texts import SESSION, answer, make_tables
+from tests.support.served import Served
+
+
+@pytest.fixture
+def lake(served: Served) -> Lake:
+    make_tables(served.lake)
+    return served.lake
+
+
+def _tables(*names: str) -> list[Table]:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+    made = (define(name, schema, primary_key=["id"]) for name in names)
+    return [replace(table, number=number) for number, table in enumerate(made, 1)]
+
+
+def _translated(text: str, tables: Sequence[Table] = (), session: Session = SESSION) -> str:
+    return dialect.translated(duckdb, text, lambda: tables, session)[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT * FROM shop.orders WHERE order_id = $1 AND customer <> 'É~'",
+        "SELECT o.order_id, o.customer AS c FROM shop.orders o ORDER BY 1 DESC LIMIT 3",
+        "select a from shop.orders -- SELECT ~",
+    ],
+)
+def test_a_text_that_means_the_same_in_duckdb_stays_as_it_is(text: str) -> None:
+    assert _translated(text).lower() == text.lower()
+    assert len(_translated(text)) == len(text)
+
+
+def test_names_without_a_database_are_looked_up_in_the_search_path() -> None:
+    tables = _tables("crm.orders", "shop.orders", "crm.people", "shop.pg_class")
+    assert "FROM shop.orders" in _translated("SELECT * FROM orders", tables)
+    assert "FROM crm.people" in _translated(
+        "SELECT * FROM people", tables, replace(SESSION, search_path=("shop", "crm"))
+    )
+    assert _translated("SELECT * FROM people", tables) == "SELECT * FROM people".lower()  # the gate names it
+    assert "__pg_catalog.pg_class" in _translated("SELECT * FROM pg_class", tables)
+    assert _translated("WITH orders AS (SELECT 1 AS a) SELECT a FROM orders", tables).count("shop") == 0
+    assert "FROM crm.people" in _translated('SELECT * FROM "shop".crm.people', tables)  # the connection's database
+
+
+def test_an_error_of_the_parser_names_the_position_in_the_users_text() -> None:
+    text = "SELECT a OPERATOR(pg_catalog.~) 'é', b::numeric FROM t WHERE FROM"
+    with pytest.raises(Invalid, match=f"at character {len(text) - 3}$"):
+        _translated(text)
+
+
+def test_bodies_of_macros_call_listed_functions_and_read_our_relations_only() -> None:
+    names = {*(name for _, name in relations()), *lookup_relations.NAMES}
+    rules = Rules(frozenset(f"{functions.SCHEMA}.{name}" for name in names), macros=frozenset(functions.MACROS))
+    for text in functions.texts(functions.MACROS, SESSION, "x"):
+        for body in text.split(" AS ", 1)[1].split("), ("):
+            if body.count("(") == body.count(")"):
+                sql_gate.check(duckdb, f"SELECT {body.replace('memory.', '')}", rules)
+
+
+def test_every_macro_can_be_created_and_the_relations_that_it_names_are_there() -> None:
+    catalog = Catalog(_tables("shop.orders"), SESSION)
+    with duckdb.connect() as connection:
+        connection.execute(f'CREATE SCHEMA "{functions.SCHEMA}"')
+        for name in functions.calls_of(functions.MACROS)[1]:
+            connection.register(f"rows_{name}", catalog.relation("pg_catalog", name))
+            connection.execute(f'CREATE VIEW "{functions.SCHEMA}".{name} AS FROM rows_{name}')
+        for text in functions.texts(functions.MACROS, SESSION, "x"):
+            connection.execute(text)
+
+
+def test_a_macro_is_admitted_only_where_it_hides_duckdbs_function() -> None:
+    rules = Rules(macros=frozenset({"current_setting"}))
+    sql_gate.check(duckdb, "SELECT current_setting('x')", rules)
+    for text in ("SELECT main.current_setting('x')", "SELECT system.main.current_setting('x')"):
+        with pytest.raises(Invalid, match="current_setting is refused"):
+            sql_gate.check(duckdb, text, rules)
+    with pytest.raises(Invalid, match="current_setting is refused"):
+        sql_gate.check(duckdb, "SELECT current_setting('x')", Rules())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT * FROM duckdb_settings()",
+        "SELECT getvariable('x')",
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT pg_catalog.json_execute_serialized_sql('x')",
+        "SELECT * FROM pg_read_file('/etc/passwd')",
+        "SELECT * FROM '/etc/passwd'",
+        "SELECT system.main.getvariable('x') ~ 'a'",
+        "INSERT INTO shop.orders VALUES (1)",
+        "SELECT 1; SELECT 2",
+    ],
+)
+def test_the_gate_refuses_in_this_dialect_what_it_refuses_in_duckdbs(lake: Lake, text: str) -> None:
+    with pytest.raises((Invalid, NotFound)):
+        answer(lake, text)
+
+
+def test_a_caller_sees_the_tables_that_he_has_a_right_to_and_no_others() -> None:
+    catalog = Catalog(_tables("shop.orders"), SESSION)
+    for schema, name in relations():
+        rows = str(catalog.relation(schema, name).to_pylist())
+        assert "secret" not in rows
+    assert "orders" in str(catalog.relation("information_schema", "tables").to_pylist())
+    with pytest.raises(NotFound, match=r'"shop.secret" does not exist'):
+        _translated("SELECT 'shop.secret'::regclass", _tables("shop.orders"))
+
+
+def test_oids_follow_from_numbers_and_names_and_never_collide(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = _tables("shop.orders")[0]
+    one = Catalog([replace(table, number=7)], SESSION).tables[0]
+    other = Catalog([*_tables("a.a", "b.b"), replace(table, number=7)], Session("bob")).tables[-1]
+    assert (one.oid, one.index_oid, one.constraint_oid) == (16_440, 16_441, 16_442)
+    assert (other.oid, other.schema_oid) == (one.oid, one.schema_oid)
+    assert 16_384 < one.schema_oid < 1 << 31
+
+    class Same:
+        def digest(self) -> bytes:
+            return b"\xff" * 32
+
+    monkeypatch.setattr(hashlib, "sha256", lambda _: Same())
+    oids = Oids()
+    found = [oids.named("database", name) for name in ("a", "b", "c", "a")]
+    assert len(set(found)) == 3
+    assert found[0] == found[3]
+    assert max(found) < 1 << 31
+
+
+def test_attnum_is_the_id_of_a_column_and_survives_a_rename(lake: Lake) -> None:
+    query = "SELECT attname, attnum FROM pg_attribute WHERE attrelid = 'orders'::regclass ORDER BY attnum"
+    before = answer(lake, query).to_pylist()
+    lake.table("shop.orders").alter(rename={"customer": "buyer"})
+    after = answer(lake, query).to_pylist()
+    assert [row["attnum"] for row in after] == [row["attnum"] for row in before]
+    assert [row["attname"] for row in after][1] == "buyer"
+
+
+def test_rows_of_the_lake_are_read_under_postgres_names_of_columns(lake: Lake) -> None:
+    lake.table("shop.orders").upsert([{"order_id": number, "customer": "x"} for number in range(3)])
+    found = answer(
+        lake, "SELECT count(*), max(order_id)::text, order_id / 2 FROM Orders GROUP BY order_id / 2 ORDER BY 3"
+    )
+    assert found.column_names == ["count", "max", "?column?"]
+    assert found.to_pylist()[0] == {"count": 2, "max": "1", "?column?": 0}
+    token = str(lake.snapshot().token)
+    lake.table("shop.orders").delete([{"order_id": 0}])
+    then = answer(lake, f"SELECT count(*) FROM shop.orders AT (TOKEN => '{token}') o WHERE o.customer ~ '^x$'")
+    assert then.to_pylist() == [{"count": 3}]
+
+
+def test_a_print_that_duckdb_reads_as_another_tree_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "SELECT a.x ~ 'x' FROM a CROSS JOIN b LEFT JOIN c ON a.x = c.x"
+    assert "INNER JOIN b ON (CAST('t' AS BOOLEAN)) LEFT JOIN c" in _translated(text)
+    monkeypatch.setattr(tree.Rewriting, "_join", lambda _self, node, _: node)
+    with pytest.raises(Invalid, match="has another meaning in DuckDB"):
+        _translated(text)
+
+
+def test_the_tree_of_a_long_text_is_changed_without_recursion() -> None:
+    text = "SELECT " + " + ".join(["count(*)"] * 400) + " FROM shop.orders"
+    assert _translated(text).startswith("SELECT")

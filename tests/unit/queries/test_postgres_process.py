@@ -1,0 +1,72 @@
+"""Questions in PostgreSQL's dialect through a query process: its sandbox, its rights, its descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakestore.errors import LakestoreError
+from lakestore_server.queries.question import Dialect, Question
+from lakestore_server.queries.service import QuerySession
+from tests.support.client_texts import client_texts, lake_oids, make_tables
+from tests.support.served import Served
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder: Path = tmp_path_factory.mktemp("process") / "data"
+    with Served(folder, ports=True) as served:
+        make_tables(served.lake)
+        served.lake.table("shop.orders").upsert([{"order_id": number, "customer": "x"} for number in range(3)])
+        yield served
+
+
+@pytest.fixture(scope="module")
+def session(served: Served) -> Iterator[QuerySession]:
+    assert served.server.queries is not None
+    session = served.server.queries.session(served.server.access.caller(), "postgres")
+    yield session
+    session.close()
+
+
+def _question(text: str, **options: Any) -> Question:
+    said = {"search_path": ("shop",), "user": "ann", "database": "shop"} | options
+    return Question(text, dialect=Dialect.POSTGRES, **said)
+
+
+def _rows(session: QuerySession, text: str, **options: Any) -> list[dict[str, Any]]:
+    with session.run(_question(text, **options)) as answer:
+        return [row for batch in answer.batches() for row in batch.to_pylist()]
+
+
+def test_a_confined_process_answers_psqls_texts_with_the_callers_tables(session: QuerySession, served: Served) -> None:
+    oids = lake_oids(served.lake._connection.all())
+    texts = {each.name: each.with_values(oids) for each in client_texts() if each.client == "psql"}
+    assert _rows(session, texts["\\dt"]) == [
+        {"Schema": "shop", "Name": "orders", "Type": "table", "Owner": "lakestore"}
+    ]
+    columns = _rows(session, texts["\\d shop.orders 3"])
+    assert [row["attname"] for row in columns] == ["order_id", "customer", "amount", "ts", "tags"]
+    assert _rows(session, "SELECT count(*), current_user FROM orders WHERE customer ~ '^x'") == [
+        {"count": 3, "current_user": "ann"}
+    ]
+
+
+def test_a_description_has_the_types_of_parameters_of_catalog_texts(session: QuerySession) -> None:
+    described = session.describe(_question("SELECT relname FROM pg_class WHERE oid = $1 AND relkind = $2"))
+    assert described.parameters == (pa.int64(), pa.string())
+    assert described.schema is not None
+    assert described.schema.names == ["relname"]
+
+
+@pytest.mark.parametrize(
+    "text", ["SELECT * FROM nope", "SELECT 'nope'::regclass", "SELECT FROM WHERE", "SELECT nope(1)"]
+)
+def test_a_text_that_is_refused_leaves_the_session_alive(session: QuerySession, text: str) -> None:
+    with pytest.raises(LakestoreError):
+        _rows(session, text)
+    assert _rows(session, "SELECT 1 AS one") == [{"one": 1}]
