@@ -44,9 +44,10 @@ class LakeFiles:
         is_part = verb is Verb.READ
         head = pipe.FILE_PART.size if is_part else 0
         location = question[head:].decode()
-        if location not in self._readers:
-            raise Denied("a query reads files that its plan names, and no others")
         try:
+            self._follow_plans(location)
+            if location not in self._readers:
+                raise Denied("a query reads files that its plan names, and no others")
             stream = self._open_file(location)
             if not is_part:
                 return pipe.FILE_SIZE.pack(stream.size())
@@ -57,6 +58,18 @@ class LakeFiles:
             return None
         except OSError as error:
             raise Unavailable(f"file {location} cannot be read: {error}", applied="no") from error
+
+    def _follow_plans(self, location: str) -> None:
+        """Read what the plans lead to until it names the file.
+
+        A process that has answered a question keeps manifests in memory, and begins its next one with a data file.
+        """
+        while location not in self._readers:
+            unread = [name for name, reader in self._readers.items() if reader is not None]
+            if not unread:
+                return
+            for name in unread:
+                self._open_file(name)
 
     def close(self) -> None:
         """Close all open files."""
