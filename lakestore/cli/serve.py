@@ -62,7 +62,11 @@ def serve(config: Path | None, print_config: bool, journal: str | None, as_json:
         from lakestore_server import main as server
 
     def announce(about: Mapping[str, str]) -> None:
-        click.echo(json.dumps(dict(about))) if as_json else emit_text(ANNOUNCED.format_map(about))
+        if as_json:
+            click.echo(json.dumps(dict(about)))
+        else:
+            more = ", Flight SQL on {flight}" if "flight" in about else ""
+            emit_text((ANNOUNCED + more).format_map(about))
 
     server.serve(settings, announce)
 

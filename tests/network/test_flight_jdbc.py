@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from google.protobuf import descriptor_pb2
 
 from jepsen.system.jvm import SHORT_LIVED
 from lakestore.java import java
+from lakestore.v1 import flight_pb2
 from lakestore_demo.ivy import fetch
+from lakestore_server.edge.flight import sql_info
 from lakestore_server.settings import Flight
 from tests.support.java_source import compiled
 from tests.support.rights import token_of, write_auth
@@ -109,3 +113,34 @@ def test_jdbc_prepares_statements(lines: Mapping[str, Sequence[str]]) -> None:
 def test_jdbc_is_told_what_it_may_not(lines: Mapping[str, Sequence[str]]) -> None:
     assert "rows are written by" in lines["update"][0]
     assert "ann has no right 'read' on secret.plans" in lines["rights"][0]
+
+
+def test_our_messages_have_the_fields_of_arrows_own(lines: Mapping[str, Sequence[str]]) -> None:
+    files = [descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text)) for text in lines["proto"]]
+    theirs = {message.name: message for file in files for message in file.message_type}
+    ours = descriptor_pb2.FileDescriptorProto()
+    flight_pb2.DESCRIPTOR.CopyToProto(ours)
+    compared = [message.name for message in ours.message_type if message.name in theirs]
+    assert len(compared) >= len(ours.message_type) - 1  # Empty
+    for message in ours.message_type:
+        if message.name in theirs:
+            assert shape(message) <= shape(theirs[message.name]), message.name
+    numbers = {value.name: value.number for file in files for enum in file.enum_type for value in enum.value}
+    for enum in ours.enum_type:
+        assert all(numbers[value.name] == value.number for value in enum.value), enum.name
+    service = next(service for file in files for service in file.service if service.name == "FlightService")
+    verbs = {method.name: (method.client_streaming, method.server_streaming) for method in service.method}
+    for method in ours.service[0].method:
+        assert verbs[method.name] == (method.client_streaming, method.server_streaming), method.name
+    named = {
+        value.number for file in files for enum in file.enum_type if enum.name == "SqlInfo" for value in enum.value
+    }
+    assert set(sql_info.INFO) - named <= {10, 11}  # bulk ingestion came after this release of the driver
+
+
+def shape(message: descriptor_pb2.DescriptorProto) -> set[tuple[str, int, int, int, str]]:
+    """Name, number, label, type and name of the type of each field, of messages and enums inside too."""
+    own = {(each.name, each.number, each.label, each.type, each.type_name.rpartition(".")[2]) for each in message.field}
+    inside = {(f"{part.name}.{field[0]}", *field[1:]) for part in message.nested_type for field in shape(part)}
+    values = {(value.name, value.number, 0, 0, enum.name) for enum in message.enum_type for value in enum.value}
+    return own | inside | values

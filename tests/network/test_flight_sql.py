@@ -115,6 +115,14 @@ def test_a_large_answer_comes_in_parts(ann: FlightClient) -> None:
     assert messages.rows_of(parts).column("n").to_pylist()[-1] == 999_999
 
 
+def test_the_last_rows_reach_a_client_that_reads_late(served: Served, ann: FlightClient) -> None:
+    info = ann.info(pb.CommandStatementQuery(query="SELECT range AS n FROM range(350000)"))
+    stream = ann.stream("DoGet", info.endpoint[0].ticket, pb.FlightData)
+    first = next(stream)
+    until(lambda: not running(served), "the end of the query")
+    assert messages.rows_of([first, *stream]).num_rows == 350_000
+
+
 def test_the_catalog_as_adbc_shows_it(served: Served) -> None:
     with adbc(served) as connection:
         (catalog,) = connection.adbc_get_objects(depth="all").read_all().to_pylist()

@@ -11,6 +11,8 @@ import java.util.Properties;
 /** What Arrow's JDBC driver shows of a server, one line for each fact: address, user, token. */
 public final class FlightJdbc {
     public static void main(String[] said) throws Exception {
+        definition("org.apache.arrow.driver.jdbc.shaded.org.apache.arrow.flight.impl.Flight");
+        definition("org.apache.arrow.driver.jdbc.shaded.org.apache.arrow.flight.sql.impl.FlightSql");
         Properties keys = new Properties();
         keys.put("useEncryption", "false");
         if (said.length > 1) {
@@ -44,6 +46,14 @@ public final class FlightJdbc {
                 show("prepared", prepared.executeQuery());
             }
         }
+    }
+
+    /** Print a file of the protocol as the driver has it. */
+    private static void definition(String name) throws Exception {
+        Object file = Class.forName(name).getMethod("getDescriptor").invoke(null);
+        Object proto = file.getClass().getMethod("toProto").invoke(file);
+        byte[] data = (byte[]) proto.getClass().getMethod("toByteArray").invoke(proto);
+        System.out.println("proto|" + java.util.Base64.getEncoder().encodeToString(data));
     }
 
     private interface Work {

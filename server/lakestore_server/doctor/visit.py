@@ -256,8 +256,12 @@ _IN_USE = "end the program that has it, or name another port; `lakestore doctor 
 
 
 def free(settings: Settings) -> Iterator[Finding]:
-    """Both ports, by listening on them for a moment."""
-    for about, port in (("port of gRPC", settings.port), ("port of HTTP", settings.http_port)):
+    """The ports, by listening on them for a moment."""
+    ports = {"gRPC": settings.port, "HTTP": settings.http_port, "Flight SQL": settings.flight.port}
+    for name, port in ports.items():
+        about = f"port of {name}"
+        if port < 0:
+            continue  # it is off
         if port == 0:
             yield Finding(about, "ok", "any free one")
             continue
