@@ -236,6 +236,8 @@ class Executor:
             require=None if self._cut else variables.requirement,
             dialect=Dialect.POSTGRES,
             search_path=variables.search_path,
+            user=self._facts.get("current_user", ""),
+            database=self._facts.get("current_database", "lake"),
             form=form,
             zone=variables["timezone"],
         )

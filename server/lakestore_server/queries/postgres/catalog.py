@@ -121,7 +121,7 @@ class Catalog:
     @cached_property
     def databases(self) -> dict[str, int]:
         """The oid of each schema that belongs to the lake, by name."""
-        names = {table.namespace for table in self._tables} | set(self.session.search_path)
+        names = {table.namespace for table in self._tables}
         return {name: self._oids.named("database", name) for name in sorted(names)}
 
     @cached_property
