@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from lakestore.errors import Denied, Exhausted, NotFound, PositionExpired
+from lakestore.errors import Denied, Exhausted, Invalid, NotFound, PositionExpired, Unavailable
 from lakestore_server.edge.postgres import sqlstates
 from lakestore_server.edge.postgres.session import Session
-from lakestore_server.queries.question import Dialect, Form
+from lakestore_server.queries.question import Cancelled, Dialect, Form
 from tests.support import postgres_wire as wire
 from tests.support.postgres_session import WireSession
 from tests.support.seeds import examples
@@ -578,6 +578,11 @@ def test_the_time_of_a_statement_is_bounded_by_its_variable(session: WireSession
         (PositionExpired("no"), "72000"),
         (Exhausted("no"), "53000"),
         (sqlstates.SqlError("22003", "no"), "22003"),
+        (Invalid("the query failed: there is no table 'x'"), "42P01"),
+        (Invalid("the query cannot be read: selec"), "42601"),
+        (Invalid("no"), "42000"),
+        (Unavailable("the query's process has ended by SIGKILL: memory"), "58000"),
+        (Cancelled("the query was ended: it took 60 seconds"), "57014"),
     ],
 )
 def test_errors_have_codes(error: Exception, code: str) -> None:

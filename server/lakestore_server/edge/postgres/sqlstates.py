@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lakestore import errors
 from lakestore.errors import LakestoreError
@@ -48,6 +48,21 @@ _OF_KINDS: Mapping[type[LakestoreError], str] = {
 """By class of error; a class that is not here has the code of its base."""
 
 
+_OF_SENTENCES: Sequence[tuple[str, str]] = (
+    ("there is no table", "42P01"),
+    ("there is no column", "42703"),
+    ("Referenced column", "42703"),
+    ("is on no list", "42883"),
+    ("cannot be read", SYNTAX_ERROR),
+    ("syntax error", SYNTAX_ERROR),
+    ("Conversion Error", "22P02"),
+    ("Out of Range Error", "22003"),
+    ("division by zero", "22012"),
+)
+"""Parts of sentences of `Invalid` by which a query process tells more than its class does."""
+_PROCESS_ENDED = "the query's process has ended"
+
+
 class SqlError(LakestoreError):
     """An error with a code of its own, and perhaps a place in the text of the statement."""
 
@@ -66,6 +81,12 @@ def sqlstate_of(error: LakestoreError) -> str:
     own = getattr(error, "sqlstate", "")
     if own:
         return str(own)
+    if isinstance(error, errors.Invalid):
+        code = next((code for part, code in _OF_SENTENCES if part in error.message), "")
+        if code:
+            return code
+    if error.message.startswith(_PROCESS_ENDED):
+        return "58000"
     return next((_OF_KINDS[kind] for kind in type(error).__mro__ if kind in _OF_KINDS), "XX000")
 
 
