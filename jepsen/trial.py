@@ -31,8 +31,8 @@ REPLICAS_SECONDS = 20.0
 PROCESSES = 3
 HUNG_SECONDS = 180.0
 """Longer than any call of a workload may wait."""
-HEAVY = frozenset({"tierer", "spark", "kafka", "store"})
-"""Parts of a system that take long to start."""
+HEAVY = frozenset({"tierer", "spark", "kafka", "store", "sql"})
+"""Parts of a system that take long to start, and the Postgres port, whose workload writes the tables of another."""
 
 
 @dataclass(frozen=True, slots=True)

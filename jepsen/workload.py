@@ -26,6 +26,9 @@ class Target(Protocol):
     kafka: str
     """The address of a Kafka broker; empty where there is none."""
 
+    sql: str
+    """Host and port of the Postgres port; empty where there is none."""
+
     def connect(self, process: int) -> ls.Lake:
         """A new connection, by the way (a proxy, a network) that belongs to the process."""
 

@@ -39,7 +39,7 @@ class CommandNemesis:
 class Cluster:
     """A server by its address; tokens and certificates come from the environment, as for every client."""
 
-    kafka = ""
+    kafka = sql = ""
 
     def __init__(self, address: str, catalog: str = "", begins: str = "", ends: str = "") -> None:
         self.address, self.catalog = address, catalog

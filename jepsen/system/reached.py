@@ -19,6 +19,7 @@ class Reached:
     address: str
     catalog: str = ""
     kafka: str = ""
+    sql: str = ""
     reads: Reads = "leader"
     """Where reads go, of several servers."""
 

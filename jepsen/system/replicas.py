@@ -77,7 +77,7 @@ class JournalBroker(KafkaProcess):
 class Replicas:
     """Servers and their broker. Ends with the block that it is used in."""
 
-    catalog = kafka = ""
+    catalog = kafka = sql = ""
 
     def __init__(
         self,

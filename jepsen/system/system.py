@@ -24,7 +24,7 @@ from jepsen.system.preload import NoCompiler
 from jepsen.system.processes import Nursery, Stopped
 from jepsen.system.proxy import Proxy
 from jepsen.system.reached import Reached
-from jepsen.system.server import Server
+from jepsen.system.server import Server, free_port
 from jepsen.system.spark import SparkCluster
 from jepsen.system.store import WAREHOUSE, Store
 from jepsen.system.tierer import Tierer
@@ -73,7 +73,10 @@ class System:
         self.store = Store(s3) if "store" in parts else None
         if self.store is not None:
             self.store.tell()
+        self._sql_port = free_port() if "sql" in parts else None
         self.server = self._server()
+        self.sql = f"{self.server.host}:{self._sql_port}" if self._sql_port else ""
+        """Host and port of the Postgres port, to which clients come without a proxy."""
         self.catalog = self.server.catalog
         self.catalog_proxy = HttpProxy(self.server.http) if parts & {"tierer", "spark"} else None
         """The way of the tierer and of foreign engines to the catalog."""
@@ -93,6 +96,8 @@ class System:
 
     def _server(self) -> Server:
         environment = {**self.settings, **({"LAKESTORE_WAREHOUSE": WAREHOUSE} if self.store else {})}
+        if self._sql_port is not None:
+            environment |= {"LAKESTORE_POSTGRES_PORT": str(self._sql_port)}
         if self.disk is not None:
             environment |= {"LAKESTORE_LIMITS_DISK_FREE_BYTES": "4096", **self.disk.environment}
         if self.clock is not None:
@@ -153,7 +158,7 @@ class System:
     def reached(self, process: int) -> Reached:
         """The addresses by which a process reaches everything."""
         address = self.server.address if process == DIRECT else self.proxy(process).address
-        return Reached(address, self.catalog, self.kafka)
+        return Reached(address, self.catalog, self.kafka, self.sql)
 
     def connect(self, process: int) -> ls.Lake:
         """A connection by the way of that process."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from jepsen.workload import Workload
 from jepsen.workloads.administration import Administered
-from jepsen.workloads.bank import Bank, BankOfEngines, BankOfSpark
+from jepsen.workloads.bank import Bank, BankOfEngines, BankOfSpark, BankOfSql
 from jepsen.workloads.bridge import Bridged
 from jepsen.workloads.changelog import Changelog
 from jepsen.workloads.contract import Contracted
@@ -38,6 +38,7 @@ WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
         Bank,
         BankOfEngines,
         BankOfSpark,
+        BankOfSql,
         Bridged,
         Changelog,
         Contracted,

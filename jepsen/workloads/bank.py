@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 
 import lakestore as ls
@@ -38,6 +39,12 @@ GROUPED = ("left", "right")
 KEPT = 20
 ONE_SHARE = 0.3
 """The part of the reads by Spark that are of one table; the others are of all by one statement."""
+DOOR_WAYS = ("lookups", "transaction", "statement")
+"""How the Postgres port is asked for all accounts: key by key or table by table in one transaction, or at once."""
+DOOR_SECONDS = 5
+_OF_FAULTS = frozenset({"08", "40", "53", "57", "58", "72"})
+"""Classes of SQLSTATE with which the port may answer under faults: a connection that ends, a limit, a server that
+stops, a cut that is no longer kept."""
 QUIET_SECONDS, FOLLOW_SECONDS, FOLLOW_BATCHES = 0.05, 1.0, 20
 DRAIN_SECONDS = 20.0
 _ID = pa.field("id", pa.int64(), nullable=False)
@@ -114,6 +121,8 @@ class Bank:
             elif f == "engine":
                 engine, table = chance.choice(("pyiceberg", "duckdb")), chance.choice((*TABLES, ""))
                 yield Invocation(f, {"engine": engine, "table": table})
+            elif f == "door":
+                yield Invocation(f, {"way": chance.choice(DOOR_WAYS)})
             elif f == "spark":
                 yield Invocation(f, {"table": chance.choice(tuple(TABLES)) if chance.random() < ONE_SHARE else ""})
             else:
@@ -136,6 +145,8 @@ class Bank:
                     yield from (Invocation(f, {"table": table}) for table in TABLES)
                 elif f == "engine":
                     yield from (Invocation(f, {"engine": each, "table": ""}) for each in ("pyiceberg", "duckdb"))
+                elif f == "door":
+                    yield from (Invocation(f, {"way": each}) for each in DOOR_WAYS)
                 elif f == "spark":
                     yield from (Invocation(f, {"table": table}) for table in ("", "left", "credit"))
                 elif f == "sql":
@@ -154,7 +165,9 @@ class Bank:
         audit = Audit(plan, history.calls("move"), history.calls("add"))
         freshness = Freshness(history, history.calls("move", "add"))
         found: list[Anomaly] = []
-        for call in history.calls("lookup", "scan", "snapshot", "sql", "past", "time", "engine", "spark", "final"):
+        for call in history.calls(
+            "lookup", "scan", "snapshot", "sql", "past", "time", "engine", "spark", "door", "final"
+        ):
             if call.kind is Kind.OK and call.value["cut"]:
                 found += _audited(audit, call, freshness.bound(call))
         return few([*found, *_followed(audit, history.calls("follow", "drain", "reopen"), freshness)])
@@ -166,6 +179,14 @@ class BankOfEngines(Bank):
     name = "bank_engines"
     needs = frozenset({"tierer"})
     audits = (*Bank.audits, ("engine", 6))
+
+
+class BankOfSql(Bank):
+    """The same accounts, read by a driver of Postgres as well; a transaction of it reads one cut."""
+
+    name = "bank_sql"
+    needs = frozenset({"sql"})
+    audits = (*Bank.audits, ("door", 20))
 
 
 class BankOfSpark(BankOfEngines):
@@ -268,7 +289,8 @@ class BankClient:
 
     def __init__(self, target: Target, process: int, plan: Plan, spark: SparkReader | None = None) -> None:
         self._lake, self._catalog, self._plan = target.connect(process), target.catalog, plan
-        self._spark = spark
+        self._spark, self._sql = spark, target.sql
+        self._door: psycopg.Connection[Any] | None = None
         self._stream: ls.ChangeStream | None = None
         self._token = ""
         """Behind whole commits that the stream has given."""
@@ -290,6 +312,8 @@ class BankClient:
             return self._by_engine(value)
         if f == "spark":
             return self._by_spark(value["table"])
+        if f == "door":
+            return {"cut": self._by_door(value["way"])}
         return self._audit(f, value)
 
     def _move(self, value: dict[str, Any]) -> dict[str, Any]:
@@ -350,6 +374,40 @@ class BankClient:
             return {"cut": {table: self._spark.by_catalog(self._lake.address, text)}}
         return {"cut": _apart(self._spark.sql(self._lake.address, _QUERY))}
 
+    def _by_door(self, way: str) -> dict[str, list[dict[str, Any]]]:
+        """All accounts by the Postgres port. An answer of a fault ends the connection."""
+        try:
+            if self._door is None or self._door.closed:
+                self._door = _connected(self._sql)
+            with self._door.transaction():
+                return self._asked(self._door, way)
+        except psycopg.Error as error:
+            self._end_door()
+            if error.sqlstate is not None and error.sqlstate[:2] not in _OF_FAULTS:
+                raise
+            raise ls.Unavailable(f"{error.sqlstate}: {error}"[:500]) from error
+
+    def _asked(self, door: psycopg.Connection[Any], way: str) -> dict[str, list[dict[str, Any]]]:
+        if way == "statement":
+            names = ("held_in", "id", "balance", "third", "fourth")
+            return _apart([dict(zip(names, row, strict=True)) for row in door.execute(_QUERY)])
+        cut: dict[str, list[dict[str, Any]]] = {}
+        for table in ("left", "credit", "right", "debit"):  # halves of a transfer apart
+            columns = TABLES[table]
+            text = f"SELECT {', '.join(columns)} FROM {_name(table)}"
+            if way == "transaction":
+                rows = list(door.execute(text))
+            else:
+                accounts = self._plan.accounts(table)
+                rows = [row for account in accounts for row in door.execute(f"{text} WHERE id = %s", [account])]
+            cut[table] = [dict(zip(columns, row, strict=True)) for row in rows]
+        return cut
+
+    def _end_door(self) -> None:
+        if self._door is not None:
+            self._door.close()
+        self._door = None
+
     def _follow(self, f: str, value: Any) -> dict[str, Any]:
         """The batches of the stream of all tables now, or all changes by another. `start`: its beginning, or empty."""
         start, end, most = "", None, FOLLOW_BATCHES
@@ -392,9 +450,25 @@ class BankClient:
         self._stream = None
 
     def close(self) -> None:
-        """End the stream and the connection."""
+        """End the stream and the connections."""
         self._end_stream()
+        self._end_door()
         self._lake.close()
+
+
+def _connected(address: str) -> psycopg.Connection[Any]:
+    host, _, port = address.rpartition(":")
+    return psycopg.connect(
+        host=host,
+        port=port,
+        user="jepsen",
+        dbname="jepsen",
+        password="unused",
+        autocommit=True,
+        connect_timeout=DOOR_SECONDS,
+        tcp_user_timeout=DOOR_SECONDS * 1000,
+        keepalives_idle=DOOR_SECONDS,
+    )
 
 
 def _scanned(cut: ls.Snapshot) -> dict[str, list[dict[str, Any]]]:

@@ -36,7 +36,7 @@ from tests.support.waiting import WAIT_SECONDS
 class Cell:
     """A target that is one number; it can lose the answer of a write, or refuse it."""
 
-    catalog = kafka = ""
+    catalog = kafka = sql = ""
 
     def __init__(self) -> None:
         self.value, self.broken, self.healed = 0, "", 0

@@ -31,7 +31,7 @@ class Here:
     """A target: a server of this process, by its port."""
 
     server: Server
-    catalog = kafka = ""
+    catalog = kafka = sql = ""
 
     def connect(self, process: int) -> ls.Lake:
         """A connection of its own."""

@@ -119,7 +119,7 @@ def _rates(chance: random.Random, names: str, differ: bool) -> dict[str, float]:
 class SimSystem:
     """Servers, the networks before them, and clients that are threads of the run."""
 
-    catalog = kafka = ""
+    catalog = kafka = sql = ""
 
     def __init__(
         self,
