@@ -356,9 +356,9 @@ def _begun(
 ) -> tuple[Statement, _Answer[_Taken]]:
     """The statement, and the value of `take` for DuckDB's result. `held` closes cuts and connection."""
     asked = sql_text.statement(query.text)
+    held.enter_context(tracing.span("sql", text=query.text))  # the calls that close the cuts belong to it too
     try:
-        with tracing.span("sql", text=query.text):
-            return asked, _run(source, query, asked, tables, take, held)
+        return asked, _run(source, query, asked, tables, take, held)
     except NotFound as error:
         raise _meant(error, asked, tables) from error
 

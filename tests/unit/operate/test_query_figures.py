@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from lakestore.cli.tables import _queries
 from lakestore_server.operate.query_figures import TEXT_CHARS_MAX, QueryFigures, shown_text
 
 
@@ -24,6 +25,9 @@ def test_queries_are_counted_by_door_and_outcome() -> None:
         ("postgres", "ok"): 2,
         ("postgres", "Invalid"): 1,
     }
+    assert _queries(figures.status() | {"processes": {"unused": 1, "idle": 2, "busy": 0}}) == (
+        "postgres 2 answered (1 by key), 1 failed; processes: 1 unused, 2 idle"
+    )
     assert (figures.rows["postgres"], figures.nbytes["postgres"], figures.keyed["postgres"]) == (6, 90, 1)
 
 
