@@ -28,7 +28,7 @@ from lakestore_tiering import Tierer
 from tests.lake.test_tier_crash import Died, at
 from tests.support.spark import SPARK_CONF
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 NAME = "shop.people"
 SCHEMA = pa.schema([("email", pa.string()), ("name", pa.string()), ("age", pa.int64())])
 USERS = 60

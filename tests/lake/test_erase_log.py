@@ -19,7 +19,7 @@ from lakestore_tiering import Tierer
 from tests.lake.test_erase import LAYOUTS, Place, driven, marker, place, spark, where
 from tests.lake.test_tier_crash import Died, at
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 __all__ = ["place", "spark"]
 NAME = "shop.people"
 SCHEMA = pa.schema([("email", pa.string()), ("name", pa.string()), ("age", pa.int64())])
