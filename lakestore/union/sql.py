@@ -255,6 +255,8 @@ class Query:
     """Bytes of Arrow after which no further rows are kept (one row at least); None for no limit."""
     started: Callable[[Callable[[], None]], None] | None = None
     """Called before the query runs, with a function by which another thread can interrupt it."""
+    zone: str = "UTC"
+    """The zone in which DuckDB reads times without a zone, and cuts times with a zone into days. Rows are in UTC."""
     is_lossless: bool = False
     """Whether uuid, json, hugeint, bit and time with a zone are extension types of Arrow. Otherwise they are the text,
     the decimal or the bytes that DuckDB makes of them."""
@@ -672,7 +674,8 @@ def _started(
 
 def _prepare(connection: Any, request: _Request, tables: Mapping[str, Rows], spelling: old_names.Spelling) -> None:
     """Lock the connection and register the tables."""
-    connection.execute("SET TimeZone = 'UTC'")
+    zone = request.query.zone.replace("'", "''")
+    connection.execute(f"SET TimeZone = '{zone}'")
     if request.query.is_lossless:
         connection.execute("SET arrow_lossless_conversion = true")
     declare(connection, request.declared)

@@ -289,8 +289,8 @@ class KeyForm:
     operands: tuple[tuple[Operand, ...], ...]
     """The operands of each key column, in the key's order."""
     code: KeyCode | None
-    encoders: dict[tuple[bool, ...], SingleRow] = field(default_factory=dict)
-    """Encoders of one row, by the formats of the columns."""
+    encoders: dict[tuple[tuple[bool, ...], str], SingleRow] = field(default_factory=dict)
+    """Encoders of one row, by the formats of the columns and the session's zone."""
     _plain: pa.Schema | None = None
     """A schema of look-ups that equals the answer's."""
 
@@ -329,18 +329,18 @@ class KeyForm:
 
     def part(self, rows: pa.RecordBatch, question: Question) -> Part:
         """The rows in the form that was asked for."""
-        count, formats = rows.num_rows, question.binary
+        count, formats, zone = rows.num_rows, question.binary, question.zone
         if not count:
             return Part(0, memoryview(b""))
         if question.form is Form.ARROW:
             return Part(count, memoryview(rows.serialize()))
         if count > 1:
-            return Part(count, DataRows(self.schema, formats).rows(rows).data)
-        encoder = self.encoders.get(formats)
+            return Part(count, DataRows(self.schema, formats, zone).rows(rows).data)
+        encoder = self.encoders.get((formats, zone))
         if encoder is None:
-            encoder = SingleRow(self.schema, formats)
+            encoder = SingleRow(self.schema, formats, zone)
             if len(self.encoders) < ENCODERS_MAX:
-                self.encoders[formats] = encoder
+                self.encoders[formats, zone] = encoder
         return Part(1, memoryview(encoder.message(rows)))
 
     def keys(self, given: pa.RecordBatch | None) -> bytes | pa.RecordBatch | None:

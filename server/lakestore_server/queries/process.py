@@ -197,6 +197,7 @@ def _query(question: Question, bounds: Bounds, tables: Callable[[], Sequence[Tab
         question.at or None,
         question.require,
         bounds=sql.Bounds(bounds.memory_bytes, rows_max),
+        zone=question.zone,
         is_lossless=question.dialect is Dialect.POSTGRES,
         search_path=search_path,
         extra=extra,

@@ -81,7 +81,7 @@ class Question:
     """For ROWS: whether each column is binary. One entry holds for all columns; none means text."""
     rows_max: int | None = None
     zone: str = "UTC"
-    """Time zone of a Postgres session, in which ROWS, COPY_TEXT and COPY_CSV show times with a zone."""
+    """Time zone of a Postgres session: the text reads times without a zone in it, and texts of rows show it."""
     copy: CopyOptions = field(default_factory=CopyOptions)
     """Options of COPY_TEXT and COPY_CSV."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lakestore.errors import LakestoreError
-from lakestore_server.queries.question import Dialect, Question
+from lakestore_server.queries.question import Dialect, Form, Question
 from lakestore_server.queries.service import QuerySession
 from tests.support.client_texts import client_texts, lake_oids, make_tables
 from tests.support.served import Served
@@ -70,3 +71,37 @@ def test_a_text_that_is_refused_leaves_the_session_alive(session: QuerySession, 
     with pytest.raises(LakestoreError):
         _rows(session, text)
     assert _rows(session, "SELECT 1 AS one") == [{"one": 1}]
+
+
+def _cells(session: QuerySession, text: str, **options: Any) -> list[str | None]:
+    """The texts of the only row, as a client of Postgres reads them."""
+    with session.run(_question(text, form=Form.ROWS, **options)) as answer:
+        data = b"".join(part.data for part in answer.parts())
+    count, place = int.from_bytes(data[5:7], "big"), 7
+    cells = list[str | None]()
+    for _ in range(count):
+        size = int.from_bytes(data[place : place + 4], "big", signed=True)
+        place += 4 + max(size, 0)
+        cells.append(None if size < 0 else data[place - size : place].decode())
+    return cells
+
+
+def test_a_text_reads_and_cuts_times_in_the_zone_of_the_session(session: QuerySession, served: Served) -> None:
+    times = served.lake.create_table(
+        "shop.times", pa.schema([("id", pa.int64()), ("tz", pa.timestamp("us", tz="UTC"))]), primary_key=["id"]
+    )
+    times.upsert([{"id": 1, "tz": datetime(2024, 3, 11, 2, tzinfo=UTC)}])
+    zone = {"zone": "America/New_York"}
+    text = "SELECT date_trunc('day', tz), tz::date, extract(hour from tz), timestamptz '2024-07-01 12:00' FROM times"
+    assert _cells(session, text, **zone) == [
+        "2024-03-10 00:00:00-05",
+        "2024-03-10",
+        "22",
+        "2024-07-01 12:00:00-04",
+    ]
+    assert _cells(session, text) == ["2024-03-11 00:00:00+00", "2024-03-11", "2", "2024-07-01 12:00:00+00"]
+    assert _rows(session, "SELECT id FROM times WHERE tz >= '2024-03-11 00:00:00'", **zone) == []
+    assert _rows(session, "SELECT id FROM times WHERE tz >= '2024-03-10 22:00:00'", **zone) == [{"id": 1}]
+    for key in ("id = 1", "id IN (1)", "id + 0 = 1"):  # by two look-ups and by a process
+        assert _cells(session, f"SELECT tz FROM times WHERE {key}", **zone) == ["2024-03-10 22:00:00-04"]
+        assert _cells(session, f"SELECT tz FROM times WHERE {key}") == ["2024-03-11 02:00:00+00"]
