@@ -152,6 +152,8 @@ def _kind(node: exp.Expr) -> str:
     if isinstance(parent, exp.Any | exp.All) and isinstance(parent.parent, exp.Binary):
         kind = _other(parent.parent, parent)
         return f"{kind}[]" if kind else ""
+    if isinstance(parent, exp.ArrayContains):
+        return _of_list(parent, inside)
     if isinstance(parent, exp.Tuple):
         return _in_tuple(parent, inside)
     kind = _other(parent, inside)
@@ -160,6 +162,12 @@ def _kind(node: exp.Expr) -> str:
     if kind == "INTERVAL" and isinstance(parent, exp.Mul | exp.Div):
         return "DOUBLE"
     return kind
+
+
+def _of_list(parent: exp.ArrayContains, node: exp.Expr) -> str:
+    """The type of a list by its item, or of an item by its list."""
+    kind = _other(parent, node)
+    return f"{kind}[]" * bool(kind) if node is parent.this else kind.removesuffix("[]")
 
 
 def _other(parent: exp.Expr, node: exp.Expr) -> str:

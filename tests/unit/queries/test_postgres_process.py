@@ -105,3 +105,59 @@ def test_a_text_reads_and_cuts_times_in_the_zone_of_the_session(session: QuerySe
     for key in ("id = 1", "id IN (1)", "id + 0 = 1"):  # by two look-ups and by a process
         assert _cells(session, f"SELECT tz FROM times WHERE {key}", **zone) == ["2024-03-10 22:00:00-04"]
         assert _cells(session, f"SELECT tz FROM times WHERE {key}") == ["2024-03-11 02:00:00+00"]
+
+
+@pytest.fixture(scope="module")
+def values(served: Served) -> None:
+    """A table with a null in each column but the key."""
+    schema = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("b", pa.bool_()), ("raw", pa.binary())])
+    rows = [(1, 1, True, b"\0\xff\\"), (2, 2, None, b"a"), (3, None, True, None)]
+    table = served.lake.create_table("shop.values", schema, primary_key=["id"])
+    table.upsert([dict(zip(schema.names, row, strict=True)) for row in rows])
+
+
+@pytest.mark.usefixtures("values")
+@pytest.mark.parametrize(
+    ("condition", "ids"),
+    [  # as PostgreSQL 15 answers
+        ("n <> ALL(ARRAY[1, NULL])", []),
+        ("NOT n = ANY(ARRAY[1, NULL])", []),
+        ("n = ANY(ARRAY[1, NULL])", [1]),
+        ("n <> ALL('{1}')", [2]),
+        ("n <> ALL('{}'::int[])", [1, 2, 3]),
+        ("NOT n = ANY((SELECT array_agg(n) FROM values)::int[])", []),
+        ("n IN (SELECT unnest(ARRAY[2, NULL]))", [2]),
+        ("(n, b) = (1, true)", [1]),
+        ("NOT (n, b) = (2, true)", [1]),
+        ("(n, b) <> (2, true)", [1]),
+        ("(n, b) NOT IN ((2, true), (3, false))", [1]),
+        ("(n, b) IS NOT NULL", [1]),
+        ("(n, b) IS NULL", []),
+        (r"raw = '\x00ff5c'", [1]),
+        (r"raw IN ('\x00ff5c', 'a')", [1, 2]),
+        (r"raw BETWEEN '\x61' AND '\x62'", [2]),
+        (r"raw = '\x00ff5c'::bytea", [1]),
+        (r"raw = '\000\377\\'::bytea", [1]),
+    ],
+)
+def test_conditions_keep_the_rows_that_postgres_keeps(session: QuerySession, condition: str, ids: list[int]) -> None:
+    found = _rows(session, f"SELECT id FROM shop.values WHERE {condition} ORDER BY id")
+    assert [row["id"] for row in found] == ids
+
+
+def test_a_list_is_the_type_of_a_parameter_of_any(session: QuerySession) -> None:
+    described = session.describe(
+        _question("SELECT customer FROM orders WHERE order_id = ANY($1) AND customer = ANY($2)")
+    )
+    assert described.parameters == (pa.list_(pa.int64()), pa.list_(pa.string()))
+
+
+def test_parts_of_texts_and_times_are_those_of_postgres(session: QuerySession) -> None:
+    text = (
+        "SELECT substr('hello', -1, 3), substring('hello' from 0), substr('hello', -9, 2), substr('hello', 2, 2),"
+        " substr('hello', NULL), extract(second from time '10:00:01.25'), date_part('ms', interval '0.0015 s')"
+    )
+    assert _cells(session, text) == ["h", "hello", "", "el", None, "1.25", "1.5"]
+    for wrong in (r"SELECT '\x0'::bytea", r"SELECT 'a\b'::bytea", "SELECT substr('a', 1, -1)"):
+        with pytest.raises(LakestoreError):
+            _cells(session, wrong)

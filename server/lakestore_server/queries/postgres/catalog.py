@@ -96,7 +96,7 @@ class Catalog:
 
     def __init__(self, tables: Iterable[Table], session: Session) -> None:
         self.session = session
-        self._tables = sorted(tables, key=lambda table: (table.number, table.name))
+        self.lake_tables = sorted(tables, key=lambda table: (table.number, table.name))
         self._oids = oids.Oids()
         self._made: dict[tuple[str, str], pa.Table] = {}
 
@@ -121,7 +121,7 @@ class Catalog:
     @cached_property
     def databases(self) -> dict[str, int]:
         """The oid of each schema that belongs to the lake, by name."""
-        names = {table.namespace for table in self._tables}
+        names = {table.namespace for table in self.lake_tables}
         return {name: self._oids.named("database", name) for name in sorted(names)}
 
     @cached_property
@@ -141,12 +141,12 @@ class Catalog:
     @cached_property
     def tables(self) -> tuple[ListedTable, ...]:
         """The tables that the caller may see."""
-        return tuple(self._listed(table) for table in self._tables)
+        return tuple(self._listed(table) for table in self.lake_tables)
 
     @cached_property
     def table_names(self) -> frozenset[str]:
         """The names of the tables, as the gate folds names."""
-        return frozenset(folded(table.name) for table in self._tables)
+        return frozenset(folded(table.name) for table in self.lake_tables)
 
     @property
     def keyed(self) -> list[ListedTable]:

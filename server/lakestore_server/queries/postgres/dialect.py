@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -64,6 +64,17 @@ class LazyCatalog:
         """The database of the search path that has a table of this name; empty if none has."""
         named = self.made.table_names
         return next((each for each in self.session.search_path if folded(f"{each}.{name}") in named), "")
+
+    def has_bytes(self, tables: Iterable[tuple[str, str]], column: str) -> bool:
+        """Whether one of these tables, (database, name), has a column of bytes with this name."""
+        names = {folded(f"{database or self.database_of(name)}.{name}") for database, name in tables}
+        return (column := folded(column)) in {
+            folded(each.name)
+            for table in self.made.lake_tables
+            if folded(table.name) in names
+            for each in table.columns
+            if pa.types.is_binary(each.arrow.type) or pa.types.is_fixed_size_binary(each.arrow.type)
+        }
 
     def relation(self, name: str) -> pa.Table:
         schema, short = name.split(".", 1)

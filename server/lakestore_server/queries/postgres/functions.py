@@ -155,7 +155,20 @@ MACROS: Mapping[str, tuple[str, ...]] = {
         ),
         ("(o) AS CAST(NULL AS BIGINT)", "(o, f) AS CAST(NULL AS BIGINT)"),
     ),
+    # comparisons
+    "any_is_unknown": (
+        "(a, x) AS CASE WHEN a IS NULL OR (len(a) > 0 AND (x IS NULL OR list_count(a) < len(a))) THEN NULL ELSE false"
+        " END",
+    ),
+    # times
+    "seconds_of": ("(t) AS CAST(date_part('microseconds', t) AS DOUBLE) / 1000000.0",),
+    "milliseconds_of": ("(t) AS CAST(date_part('microseconds', t) AS DOUBLE) / 1000.0",),
     # texts
+    "text_from": (
+        "(t, s) AS substring(t, CASE WHEN s < 1 THEN 1 ELSE s END)",
+        "(t, s, n) AS CASE WHEN n < 0 THEN error('negative substring length not allowed') WHEN s >= 1 THEN"
+        " substring(t, s, n) WHEN s + n <= 1 THEN substring(t, 1, 0) ELSE substring(t, 1, s + n - 1) END",
+    ),
     "quote_ident": (
         "(t) AS CASE WHEN regexp_full_match(t, '[a-z_][a-z0-9_$]*') THEN t ELSE '\"' || replace(t, '\"', '\"\"') ||"
         " '\"' END",

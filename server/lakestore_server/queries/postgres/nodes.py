@@ -119,6 +119,11 @@ def true_condition() -> Node:
     return cast(constant("t"), "BOOLEAN")
 
 
+def false_condition() -> Node:
+    """A condition that never holds."""
+    return cast(constant("f"), "BOOLEAN")
+
+
 def constant_text(node: Node) -> str | None:
     """The text of a constant; None for other nodes."""
     if node.get("class") != "CONSTANT" or node["value"]["is_null"]:

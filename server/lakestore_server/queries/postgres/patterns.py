@@ -140,10 +140,60 @@ def _similar(node: Node) -> Node | None:
     return node | {"children": [node["children"][0], constant(similar_pattern(text))]}
 
 
+def bytes_text(text: str) -> str:
+    """A constant of bytea, in hexadecimal or with octal escapes, as DuckDB writes it. Raises `Invalid`."""
+    if text.startswith("\\x"):
+        digits = re.sub(r"\s", "", text[2:])
+        if len(digits) % 2 or not re.fullmatch("[0-9a-fA-F]*", digits):
+            raise Invalid(f"the query failed: Conversion Error: {text!r} is no hexadecimal text of bytes")
+        data = bytes.fromhex(digits)
+    else:
+        if not _ESCAPED.fullmatch(text):
+            raise Invalid(f"the query failed: Conversion Error: invalid input syntax for type bytea: {text!r}")
+        pieces = re.split(r"(\\\\|\\[0-3][0-7]{2})", text)
+        data = b"".join(_unescaped(piece) for piece in pieces)
+    return "".join(f"\\x{byte:02X}" for byte in data)
+
+
+_ESCAPED = re.compile(r"(?:[^\\]|\\\\|\\[0-3][0-7]{2})*", re.DOTALL)
+
+
+def _unescaped(piece: str) -> bytes:
+    if piece == "\\\\":
+        return b"\\"
+    return bytes([int(piece[1:], 8)]) if piece.startswith("\\") else piece.encode()
+
+
+def _substr(node: Node) -> Node | None:
+    """DuckDB counts a place before the first letter from the end of the text."""
+    if len(node["children"]) not in (2, 3) or all(map(_is_positive, node["children"][1:])):
+        return None
+    text, *places = node["children"]
+    return node | {"function_name": "text_from", "children": [text, *(cast(each, "BIGINT") for each in places)]}
+
+
+def _is_positive(node: Node) -> bool:
+    value = node["value"].get("value") if node.get("class") == "CONSTANT" else None
+    return isinstance(value, int) and value > 0
+
+
+def _date_part(node: Node) -> Node | None:
+    """DuckDB's seconds are whole."""
+    text = constant_text(node["children"][0]) if len(node["children"]) == 2 else None
+    name = _FRACTIONS.get((text or "").lower())
+    return None if name is None else call(name, node["children"][1], alias=node["alias"])
+
+
+_FRACTIONS = {
+    **dict.fromkeys(("second", "seconds", "sec", "secs", "s"), "seconds_of"),
+    **dict.fromkeys(("millisecond", "milliseconds", "ms", "msec", "msecs"), "milliseconds_of"),
+}
+
+
 def _substring(node: Node) -> Node | None:
     text = constant_text(node["children"][1]) if len(node["children"]) == 2 else None
     if text is None:
-        return None
+        return _substr(node)
     group = 1 if re.search(r"(?<!\\)\((?!\?)", text) else 0
     from lakestore_server.queries.postgres.nodes import number
 
@@ -184,11 +234,13 @@ def _format(node: Node) -> Node | None:
 
 
 _RULES: dict[str, Rule] = {
+    "date_part": _date_part,
     "format": _format,
     "json_agg": _json_agg,
     "jsonb_agg": _json_agg,
     "regexp_full_match": _similar,
     "regexp_match": _regexp_match,
+    "substr": _substr,
     "substring": _substring,
     "to_char": _to_char,
     "to_date": _parsed_time("DATE"),

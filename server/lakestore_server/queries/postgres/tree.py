@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakestore.union import sql_functions, sql_text
 from lakestore.union.sql_gate import folded
-from lakestore_server.queries.postgres import functions, names, object_names, patterns
+from lakestore_server.queries.postgres import comparisons, functions, names, object_names, patterns
 from lakestore_server.queries.postgres.fixed_catalog import INFORMATION_SCHEMA, PG_CATALOG, relations
 from lakestore_server.queries.postgres.lookup_relations import NAMES as LOOKUPS
 from lakestore_server.queries.postgres.nodes import (
@@ -69,6 +69,7 @@ class Rewriting:
         """Ids of nodes whose subscripts are counted from 1."""
         self._rules: dict[str, Callable[[Node, Node], Node]] = {
             "table BASE_TABLE": self._table,
+            "BETWEEN": self._between,
             "CAST": self._cast,
             "COLLATE": self._collate,
             "COLUMN_REF": self._column,
@@ -280,9 +281,32 @@ class Rewriting:
         if node["cast_type"]["id"] == "LIST" and text is not None and text.lstrip().startswith("{"):
             node["child"] = patterns.array_constant(text)
             self.changed = True
+        if node["cast_type"]["id"] == "BLOB" and text is not None:
+            node["child"] = constant(patterns.bytes_text(text))
+            self.changed = True
         if node["cast_type"]["id"] == "VARCHAR" and _is_vector(node["child"]):
             return call("array_to_string", node["child"], constant(" "), alias=node["alias"])
         return node
+
+    def _as_bytes(self, values: list[Node]) -> list[Node]:
+        """Casts the texts among values that are compared with a column of bytes, in place."""
+        if any(constant_text(each) is not None for each in values) and any(map(self._is_bytes, values)):
+            for place, value in enumerate(values):
+                if constant_text(value) is not None:
+                    values[place] = cast(value, "BLOB")
+                    self.changed = True
+        return values
+
+    def _between(self, node: Node, _parent: Node) -> Node:
+        sides = ("input", "lower", "upper")
+        node |= dict(zip(sides, self._as_bytes([node[side] for side in sides]), strict=True))
+        return node
+
+    def _is_bytes(self, node: Node) -> bool:
+        if node.get("class") != "COLUMN_REF":
+            return False
+        tables = [(each["schema_name"], each["table_name"]) for each in self._sources.values()]
+        return self._catalog.has_bytes(tables, node["column_names"][-1])
 
     def _as_number(self, node: Node) -> Node:
         """A cast to regclass and the like as an oid; another node as it is."""
@@ -290,7 +314,11 @@ class Rewriting:
         return node if kind is None else object_names.oid_of(self._catalog, kind, node)
 
     def _comparison(self, node: Node, _parent: Node) -> Node:
+        rows = comparisons.of_rows(node)
+        if rows is not None:
+            return rows
         sides = ("left", "right")
+        node["left"], node["right"] = self._as_bytes([node["left"], node["right"]])
         kinds = [object_names.kind_of(node[side].get("cast_type")) for side in sides]
         for side, other, kind in zip(sides, reversed(sides), kinds, strict=True):
             if kind is None or node[side].get("class") != "CAST":
@@ -324,12 +352,17 @@ class Rewriting:
         if len(items) != 1 or items[0].get("function_name") != "unnest" or inner["from_table"]["type"] != "EMPTY":
             return node
         (values,) = items[0]["children"]
-        text = constant_text(values)
-        if text is not None and text.lstrip().startswith("{"):
-            values = patterns.array_constant(text)
-        return call("list_contains", values, node["child"], alias=node["alias"])
+        return comparisons.equals_any(node["child"], values, node["alias"])
 
     def _operator(self, node: Node, _parent: Node) -> Node:
+        rows = comparisons.of_rows(node)
+        if rows is not None:
+            return rows
+        if node["type"] == "OPERATOR_NOT" and node["children"][0].get("class") == "SUBQUERY":
+            made = self._subquery(node["children"][0], node)
+            return comparisons.negated_list(made) | {"alias": node["alias"]} if made["type"] == "COMPARE_IN" else node
+        if node["type"] in ("COMPARE_IN", "COMPARE_NOT_IN"):
+            self._as_bytes(node["children"])
         if node["type"] != "ARRAY_EXTRACT" or not _is_vector(node["children"][0]):
             return node
         vector, place = node["children"]
