@@ -29,8 +29,10 @@ from lakestore.wire.rpc import grpc
 
 IDLE_SECONDS = 10.0
 """Seconds without a call after which a stream ends."""
-LOST_SECONDS = 10.0
-"""Seconds after the loss of its connection in which a stream may still be answered: a server that drains does so."""
+PING_SECONDS, LOST_SECONDS = 5.0, 10.0
+"""Seconds that a call waits before the stream is asked for a sign of life, and seconds in which the sign must come."""
+_PING = pb.Ask()
+"""A call of no method. Every server refuses it at once."""
 
 
 class NoReply(Exception):
@@ -63,7 +65,8 @@ class _Stream:
 
     def __init__(self, lock: threading.Lock, metadata: Metadata) -> None:
         self._lock, self.shown = lock, metadata
-        self.began = time.monotonic()
+        self._pinged = 0.0
+        """The time of a ping since which nothing came; 0 if something did."""
         self.asks: SimpleQueue[pb.Ask | None] = SimpleQueue()
         self.waiting: dict[int, _Waiting] = {}
         self.is_over = False
@@ -82,6 +85,15 @@ class _Stream:
         """Accept no more calls; running ones are answered. Call under the lock."""
         self.is_over = True
         self.asks.put(None)
+
+    def is_lost(self) -> bool:
+        """Whether nothing has come for long after a ping. Sends one if none is under way."""
+        now = time.monotonic()
+        with self._lock:
+            if not self._pinged and not self.is_over:
+                self._pinged = now
+                self.asks.put(_PING)
+            return bool(self._pinged) and now - self._pinged >= LOST_SECONDS
 
     def _requests(self) -> Iterator[pb.Ask]:
         """The calls, consumed by gRPC's sending thread. The iterator ends after a while without calls."""
@@ -103,6 +115,7 @@ class _Stream:
         try:
             for reply in replies:
                 with self._lock:
+                    self._pinged = 0.0
                     waiting = self.waiting.pop(reply.id, None)
                 if waiting is not None:
                     waiting.outcome.put(reply)
@@ -123,12 +136,10 @@ class SmallCalls:
     """The small calls of one connection. Thread-safe.
 
     gRPC's core forgets a stream now and then (once in 500 losses, measured) that begins while its server goes: it
-    never ends, though its connection is gone. So this class ends it.
+    never ends, though its connection is gone. So a stream that gives no sign of life is ended here.
     """
 
     def __init__(self, channel: grpc.Channel) -> None:
-        self._channel = channel
-        self._is_connected, self._lost_at, self._is_watching = False, 0.0, False
         self._stub: Any = channel.stream_stream(rpc.TALK_PATH, pb.Ask.SerializeToString, pb.Reply.FromString)
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -157,18 +168,11 @@ class SmallCalls:
         """The outcome of a call. Raises `Unavailable` on timeout."""
         while (left := end - time.monotonic()) > 0:
             try:
-                return waiting.outcome.get(timeout=min(left, LOST_SECONDS / 2))
+                return waiting.outcome.get(timeout=min(left, PING_SECONDS))
             except Empty:
-                if stream.began < self._lost_at < time.monotonic() - LOST_SECONDS:
+                if stream.is_lost():
                     stream.end(Unavailable("the connection to the server was lost: try again"))
         raise Unavailable("the server did not answer in time: try again")
-
-    def _see(self, connectivity: grpc.ChannelConnectivity) -> None:
-        """Note the loss of the connection; called by gRPC."""
-        was_connected = self._is_connected
-        self._is_connected = connectivity is grpc.ChannelConnectivity.READY
-        if was_connected and not self._is_connected:
-            self._lost_at = time.monotonic()
 
     def _asked(self, ask: pb.Ask, waiting: _Waiting, metadata: Metadata) -> _Stream:
         with self._lock:
@@ -181,9 +185,6 @@ class SmallCalls:
             stream.waiting[ask.id] = waiting
             stream.asks.put(ask)
         if opens:
-            if not self._is_watching:
-                self._is_watching = True
-                self._channel.subscribe(self._see)
             stream.open(self._stub)
         return stream
 

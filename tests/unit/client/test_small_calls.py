@@ -1,9 +1,9 @@
-"""A stream of small calls whose connection is gone ends, although gRPC does not end it."""
+"""A stream of small calls that gives no sign of life ends, although gRPC does not end it."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import Any, cast
 
 import pytest
@@ -11,74 +11,55 @@ import pytest
 from lakestore.client import grpc as client
 from lakestore.client.grpc import SmallCalls
 from lakestore.errors import Unavailable
+from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.rpc import grpc
-from tests.support.waiting import until
-
-State = grpc.ChannelConnectivity
 
 
-class SilentChannel:
-    """A channel whose streams neither answer nor end before it is closed."""
+class SlowChannel:
+    """A channel whose streams answer no call. They give signs of life, or none, as gRPC's core forgets a stream."""
 
-    def __init__(self) -> None:
-        self.told: list[Callable[[State], None]] = []
-        self.opened = 0
-        self.closed = threading.Event()
+    def __init__(self, *, is_alive: bool) -> None:
+        self._is_alive = is_alive
+        self.opened, self.pings = 0, 0
+        self._replies: list[SimpleQueue[pb.Reply | None]] = []
 
-    def subscribe(self, callback: Callable[[State], None]) -> None:
-        self.told.append(callback)
-
-    def stream_stream(self, *_: Any) -> Callable[..., Iterator[Any]]:
-        def replies() -> Iterator[Any]:
-            self.closed.wait()
-            yield from ()
-
-        def opened(requests: Iterator[Any], metadata: Any) -> Iterator[Any]:
+    def stream_stream(self, *_: Any) -> Callable[..., Iterator[pb.Reply]]:
+        def opened(requests: Iterator[pb.Ask], metadata: Any) -> Iterator[pb.Reply]:
             self.opened += 1
-            return replies()
+            return self._answers(requests)
 
         return opened
 
-
-@pytest.fixture
-def channel(monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentChannel]:
-    monkeypatch.setattr(client, "LOST_SECONDS", 0.02)
-    found = SilentChannel()
-    yield found
-    found.closed.set()
+    def _answers(self, requests: Iterator[pb.Ask]) -> Iterator[pb.Reply]:
+        for ask in requests:
+            self.pings += not ask.method
+            if not ask.method and self._is_alive:
+                yield pb.Reply(id=ask.id)
 
 
-def in_background(calls: SmallCalls, outcomes: list[Any], seconds: float = 60.0) -> threading.Thread:
-    def call() -> None:
-        try:
-            outcomes.append(calls.call("Commit", b"", seconds, ()))
-        except Unavailable as error:
-            outcomes.append(error)
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    return thread
+@pytest.fixture(autouse=True)
+def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(client, "LOST_SECONDS", 0.05)
+    monkeypatch.setattr(client, "IDLE_SECONDS", 0.5)
 
 
-def test_a_call_ends_when_the_connection_of_its_stream_is_lost(channel: SilentChannel) -> None:
-    calls, outcomes = SmallCalls(cast("grpc.Channel", channel)), list[Any]()
-    thread = in_background(calls, outcomes)
-    until(lambda: bool(channel.told), "the subscription")
-    for state in (State.IDLE, State.CONNECTING, State.READY, State.IDLE, State.TRANSIENT_FAILURE, State.READY):
-        channel.told[0](state)
-    thread.join()
-    assert "was lost" in outcomes[0].message
-    in_background(calls, outcomes, 0.05).join()
-    assert (channel.opened, len(channel.told)) == (2, 1)
-    assert "in time" in outcomes[1].message
+def failure(calls: SmallCalls, seconds: float) -> str:
+    with pytest.raises(Unavailable) as caught:
+        calls.call("Commit", b"", seconds, ())
+    return caught.value.message
 
 
-@pytest.mark.parametrize("states", [(), (State.CONNECTING, State.TRANSIENT_FAILURE, State.READY)])
-def test_a_call_waits_while_its_connection_is_not_lost(channel: SilentChannel, states: tuple[State, ...]) -> None:
-    calls, outcomes = SmallCalls(cast("grpc.Channel", channel)), list[Any]()
-    thread = in_background(calls, outcomes, 0.3)
-    until(lambda: bool(channel.told), "the subscription")
-    for state in states:
-        channel.told[0](state)
-    thread.join()
-    assert "in time" in outcomes[0].message
+def test_the_calls_of_a_lost_stream_end_and_the_next_call_opens_another() -> None:
+    channel = SlowChannel(is_alive=False)
+    calls = SmallCalls(cast("grpc.Channel", channel))
+    assert "was lost" in failure(calls, 60.0)
+    assert "was lost" in failure(calls, 60.0)
+    assert (channel.opened, channel.pings) == (2, 2)
+
+
+def test_a_call_that_takes_its_time_is_waited_for() -> None:
+    channel = SlowChannel(is_alive=True)
+    assert "in time" in failure(SmallCalls(cast("grpc.Channel", channel)), 0.5)
+    assert channel.opened == 1
+    assert channel.pings > 1
