@@ -35,6 +35,10 @@ def with_scram(name: str) -> dict[str, Any]:
     return {"tokens": [{"sha256": hash_of(token), "scram": ScramVerifier.of(name, token).text()}]}
 
 
+GRANTS = {"ann": {"shop.*": ["read"]}, "bob": {"shop.*": ["read"]}, "eve": {"other.*": ["read"]}}
+DIALOGS = {name: with_scram(name) for name in ("ann", "eve")}
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server with TLS and principals: ann has a verifier, bob only a hash, eve reads nothing."""
@@ -42,8 +46,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     authority = Authority(folder)
     signed = authority.sign("localhost")
     authority.sign("bob")
-    grants = {"ann": {"shop.*": ["read"]}, "bob": {"shop.*": ["read"]}, "eve": {"other.*": ["read"]}}
-    auth = write_auth(folder / "auth.yaml", grants, ann=with_scram("ann"), eve=with_scram("eve"))
+    auth = write_auth(folder / "auth.yaml", GRANTS, **DIALOGS)
     settings: dict[str, Any] = {
         "postgres": Postgres(port=0),
         "auth": str(auth),
@@ -134,6 +137,24 @@ def test_a_session_ends_when_its_access_token_expires(served: Served) -> None:
             connection.execute("SELECT 1")
         assert refusal.value.sqlstate == "28000"
         assert connection.closed
+
+
+@pytest.mark.parametrize("condition", ["id + 0 < 9", "id IN (0, 1, 2, 3)"])
+def test_rows_that_wait_for_their_client_end_with_the_right(served: Served, condition: str) -> None:
+    folder = served.folder  # type: ignore[attr-defined]
+    with connected(served) as connection:
+        connection.execute("BEGIN")
+        connection.execute(f"DECLARE c CURSOR FOR SELECT id FROM shop.orders WHERE {condition}")
+        assert len(connection.execute("FETCH 1 FROM c").fetchall()) == 1
+        try:
+            write_auth(folder / "auth.yaml", GRANTS | {"ann": {"other.*": ["read"]}}, **DIALOGS)
+            served.clock.advance(2)
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute("FETCH 1 FROM c")
+        finally:
+            write_auth(folder / "auth.yaml", GRANTS, **DIALOGS)
+            served.clock.advance(2)
+        connection.execute("ROLLBACK")
 
 
 def test_a_query_is_cancelled_by_its_client(served: Served) -> None:

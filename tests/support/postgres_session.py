@@ -55,6 +55,9 @@ class ScriptedAnswer:
                 raise Cancelled("the query was ended: cancelled")
             yield part
 
+    def recheck(self) -> None:
+        """The right stays."""
+
     def close(self) -> None:
         self._owner.open -= self._is_open
         self._is_open = False

@@ -41,6 +41,10 @@ class Answer(ABC):
             yield self.checked(lambda data: part.batch(self.schema), part)  # noqa: B023
 
     @abstractmethod
+    def recheck(self) -> None:
+        """Raises an error if the caller may no longer read the rows. A door may keep rows for its client."""
+
+    @abstractmethod
     def close(self) -> None:
         """End the answer."""
 

@@ -420,9 +420,10 @@ def _shown_type(kind: pa.DataType) -> pa.DataType:
 class KeyAnswer(Answer):
     """The rows of a key query, which are there at once."""
 
-    def __init__(self, rows: pa.RecordBatch, token: str, part: Part) -> None:
+    def __init__(self, rows: pa.RecordBatch, token: str, part: Part, check: Callable[[], object]) -> None:
+        """`check` raises an error if the caller may no longer read the table."""
         super().__init__(rows.schema, token)
-        self.rows, self.part = rows, part
+        self.rows, self.part, self._check = rows, part, check
         self.figures = Figures(rows=rows.num_rows)
 
     def parts(self) -> Iterator[Part]:
@@ -431,6 +432,9 @@ class KeyAnswer(Answer):
 
     def checked(self, read: Callable[[Any], _Value], data: object) -> _Value:
         return read(data)
+
+    def recheck(self) -> None:
+        self._check()
 
     def close(self) -> None:
         """No-op: an answer by look-up holds nothing."""
@@ -449,7 +453,7 @@ class KeyQueries:
         if form is None:
             return None
         try:
-            self._rpcs.begin(caller, "Lookup").request(pb.LookupRequest(table=form.table.name))
+            self._check(caller, form)
         except LakestoreError:
             return None
         return Description(form.parameters, form.schema)
@@ -482,7 +486,10 @@ class KeyQueries:
         if found is None:
             return None
         rows, token = found
-        return KeyAnswer(rows, token, form.part(rows, question))
+        return KeyAnswer(rows, token, form.part(rows, question), lambda: self._check(caller, form))
+
+    def _check(self, caller: Caller, form: KeyForm) -> None:
+        self._rpcs.begin(caller, "Lookup").request(pb.LookupRequest(table=form.table.name))
 
     def _row(self, caller: Caller, form: KeyForm, request: pb.LookupRequest) -> tuple[pa.RecordBatch, str] | None:
         """(rows, token) for one key at the newest commit, in half the time of `_rows`."""

@@ -288,6 +288,9 @@ class ProcessAnswer(Answer):
     def checked(self, read: Callable[[Any], _Value], data: object) -> _Value:
         return self._run.checked(read, data)
 
+    def recheck(self) -> None:
+        self._run.reads.recheck()
+
     def close(self) -> None:
         """End the answer: its process is free again after the last part, and is killed before it."""
         if not self._run.is_over:

@@ -90,7 +90,9 @@ class QuestionPortal:
         return messages.row_description(self._fields)
 
     def fetch(self, rows_max: int) -> Rows:
-        self.begin()
+        answer = self.begin()
+        if answer is not None and self._rows:
+            answer.recheck()  # rows of a part wait here for as long as the client likes
         sent = 0
         while not rows_max or sent < rows_max:
             if not self._rows and not self._next_part():
