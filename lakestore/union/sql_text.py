@@ -7,6 +7,7 @@ clause are replaced by the name of a view before DuckDB sees the text.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,8 +159,11 @@ def bare_names(tree: exp.Expr) -> list[str]:
     return list(dict.fromkeys(name for name in found if name and name not in parts))
 
 
-def without_past(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """The text with each table at a past cut replaced by a view's name; the tables and their positions."""
+def without_past(text: str, database_of: Callable[[str], str] = lambda name: "") -> tuple[str, list[tuple[str, str]]]:
+    """The text with each table at a past cut replaced by a view's name; the tables and their positions.
+
+    `database_of` returns the database of a table whose name has none; empty if there is no such table.
+    """
     if not re.search(r"\bAT\s*\(", text, re.IGNORECASE):
         return text, []
     try:
@@ -173,7 +177,7 @@ def without_past(text: str) -> tuple[str, list[tuple[str, str]]]:
     past: list[tuple[str, str]] = []
     done = 0
     for place in range(len(tokens)):
-        found = _clause(tokens, place)
+        found = _clause(tokens, place, database_of)
         if found is None:
             continue
         first, name, end = found
@@ -185,7 +189,7 @@ def without_past(text: str) -> tuple[str, list[tuple[str, str]]]:
     return "".join([*said, text[done:]]), past
 
 
-def _clause(tokens: list[Any], place: int) -> tuple[int, str, int] | None:
+def _clause(tokens: list[Any], place: int, database_of: Callable[[str], str]) -> tuple[int, str, int] | None:
     """The first token of the name, the name, and the closing token, if `AT (KIND => …)` begins at this token; else
     None.
     """
@@ -203,7 +207,10 @@ def _clause(tokens: list[Any], place: int) -> tuple[int, str, int] | None:
     dotted = tokens[place - 1].token_type is TokenType.IDENTIFIER and "." in tokens[place - 1].text
     if dotted and end < len(tokens):
         return place - 1, tokens[place - 1].text, end
-    if place < 3 or tokens[place - 2].token_type is not TokenType.DOT or end == len(tokens):
+    has_database = place >= 3 and tokens[place - 2].token_type is TokenType.DOT
+    if end < len(tokens) and not has_database and (database := database_of(tokens[place - 1].text)):
+        return place - 1, f"{database}.{tokens[place - 1].text}", end
+    if not has_database or end == len(tokens):
         raise Invalid("AT (…) follows a table's name, written database.table, and precedes its alias")
     return place - 3, f"{tokens[place - 3].text}.{tokens[place - 1].text}", end
 

@@ -237,6 +237,7 @@ def test_variables_follow_their_transaction(session: WireSession) -> None:
         ("SET TIME ZONE -3", "timezone", "Etc/GMT+3"),
         ("SET TIME ZONE INTERVAL '+02:00' HOUR TO MINUTE", "timezone", "Etc/GMT-2"),
         ("SET NAMES 'utf-8'", "client_encoding", "UTF8"),
+        ("SET client_encoding = '''utf-8'''", "client_encoding", "UTF8"),
         ("SET search_path = a, \"B c\", 'd'", "search_path", 'a, "B c", d'),
         ("SET extra_float_digits = 3", "extra_float_digits", "3"),
         ("SET DateStyle = iso, dmy", "datestyle", "ISO, DMY"),

@@ -64,6 +64,19 @@ def test_names_without_a_database_are_looked_up_in_the_search_path() -> None:
     assert "FROM crm.people" in _translated('SELECT * FROM "shop".crm.people', tables)  # the connection's database
 
 
+def test_a_table_at_a_past_cut_is_looked_up_in_the_search_path() -> None:
+    tables = _tables("crm.orders", "shop.orders", "shop.People")
+    crm = replace(SESSION, search_path=("crm", "shop"))
+    assert '"crm"."orders" AT (TOKEN => \'x\')' in _translated("SELECT * FROM orders AT (TOKEN => 'x')", tables, crm)
+    text = "SELECT * FROM \"People\" AT (TOKEN => 'x') g JOIN shop.orders AT (TOKEN => 'y') USING (id)"
+    said = _translated(text, tables, crm)
+    assert '"shop"."People" AT (TOKEN => \'x\')' in said
+    assert '"shop"."orders" AT (TOKEN => \'y\')' in said
+    for wrong in ("SELECT * FROM nobody AT (TOKEN => 'x')", "SELECT * FROM orders AT (TOKEN => 'x'"):
+        with pytest.raises(Invalid, match="follows a table's name"):
+            _translated(wrong, tables, crm)
+
+
 def test_an_error_of_the_parser_names_the_position_in_the_users_text() -> None:
     text = "SELECT a OPERATOR(pg_catalog.~) 'é', b::numeric FROM t WHERE FROM"
     with pytest.raises(Invalid, match=f"at character {len(text) - 3}$"):

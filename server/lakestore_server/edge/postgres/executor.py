@@ -257,7 +257,7 @@ class Executor:
                 )
             wanted = [kind or described[number] for number, kind in enumerate(wanted)]
         arrays = [
-            pa.array([values.scalar(oid, bool(form), data, kind, self.variables["timezone"])])
+            values.parameter(oid, bool(form), data, kind, self.variables["timezone"])
             for oid, form, data, kind in zip(oids, given.formats, given.data, wanted, strict=True)
         ]
         return pa.record_batch(arrays, [str(number + 1) for number in range(count)])

@@ -100,7 +100,8 @@ def _span(text: str) -> str:
 
 
 def _encoding(text: str) -> str:
-    if text.upper().replace("-", "").replace("_", "") not in ("UTF8", "UNICODE", "SQLASCII"):
+    # Postgres ignores all signs of the name, also the quotes that asyncpg sends.
+    if re.sub(r"[^A-Z0-9]", "", text.upper()) not in ("UTF8", "UNICODE", "SQLASCII"):
         raise ValueError("this server speaks UTF8 only")
     return "UTF8"
 
@@ -157,6 +158,7 @@ _DEFINITIONS = (
     Variable("client_encoding", "UTF8", _encoding, True, "Encoding of the client's texts"),
     Variable("client_min_messages", "notice", _plain),
     Variable("DateStyle", "ISO, MDY", _date_style, True, "Form of dates"),
+    Variable("default_table_access_method", "heap", _plain),
     Variable("default_text_search_config", "pg_catalog.simple", _plain),
     Variable("default_transaction_deferrable", "off", _boolean),
     Variable("default_transaction_isolation", "repeatable read", _level),

@@ -33,12 +33,12 @@ def translated(engine: Any, text: str, tables: Callable[[], Sequence[Table]], se
     Raises `Invalid` for a text that is not read, with the position of the fault in the user's text.
     """
     begin, text = tree.explained(text)
-    body, past = sql_text.without_past(text)
+    catalog = LazyCatalog(tables, session)
+    body, past = sql_text.without_past(text, catalog.database_of)
     said = spelling.spelled(body)
     node = _parsed(engine, said)
     if node is None:
         return begin + text, Extra(settings=SETTINGS)
-    catalog = LazyCatalog(tables, session)
     changed = tree.Rewriting(catalog, said.sizes).rewritten(node["statements"][0])
     new = _printed(engine, node) if changed else said.text
     macros, needed = functions.calls_of(tree.called(node))

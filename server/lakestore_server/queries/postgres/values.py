@@ -1,4 +1,4 @@
-"""Parameters of a statement: bytes of the client in text or binary as Arrow scalars.
+"""Parameters of a statement: bytes of the client in text or binary as Arrow columns of one row.
 
 - A type that the client names decides the form. Without one (oid 0 or `unknown`) the statement's own type decides.
 - `BadText` and `BadBinary` have the SQLSTATE of a Postgres server and a sentence that names value and type.
@@ -100,13 +100,6 @@ def parameter(
         return _column([value], oid)
     elements = _column(value, element)
     return pa.ListArray.from_arrays(pa.array([0, len(elements)], pa.int32()), elements)
-
-
-def scalar(
-    oid: int, is_binary: bool, data: bytes | memoryview | None, wanted: pa.DataType | None = None, zone: str = UTC
-) -> pa.Scalar:
-    """One parameter as a scalar: `parameter`, for callers that need one value."""
-    return parameter(oid, is_binary, data, wanted, zone)[0]
 
 
 def _column(values: list[Any], oid: int) -> pa.Array:
