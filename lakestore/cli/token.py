@@ -26,7 +26,7 @@ TOKEN_BYTES = 32
 @click.option("--token-file", type=click.Path(path_type=Path), help="A new file for the token, which is not printed.")
 @json_option
 def token(principal: str, grants: tuple[str, ...], until: str | None, token_file: Path | None, as_json: bool) -> None:
-    """Make a token for PRINCIPAL, and an entry for the server's auth file that holds only its hashes."""
+    """Make a token for PRINCIPAL, and an entry for the server's auth file that holds only its hash."""
     from lakestore_server.access import principals
     from lakestore_server.access.scram import ScramVerifier
 

@@ -249,7 +249,7 @@ def test_after_an_unknown_outcome_no_file_is_removed(lake: World, monkeypatch: p
     lake.create_free()
     folder = Path(locations.plain(lake.load("free")["location"])) / "metadata"
 
-    def lost(change: CatalogChange) -> None:
+    def lost(change: CatalogChange, *_: object) -> None:
         raise Unavailable("the journal did not answer", applied="unknown")
 
     monkeypatch.setattr(lake.ledger, "commit", lost)

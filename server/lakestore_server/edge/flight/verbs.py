@@ -33,10 +33,7 @@ from lakestore_server.queries.question import Cancelled, Question
 from lakestore_server.queries.service import QueryService, QuerySession
 
 DOOR = "flight"
-WRITES = (
-    "this port only reads: write by lakestore.connect(…) and table.upsert or append, by `lakestore write`, by Spark"
-    " (format lakestore) or by a Kafka bridge"
-)
+WRITES = "this port only reads, so write by the Python client, `lakestore write`, Spark or the Kafka bridge"
 CANCELLED_MAX = 10_000
 """Cancelled tickets that are remembered, so that a later `DoGet` does not run them."""
 COOKIE = "arrow_flight_session_id"
