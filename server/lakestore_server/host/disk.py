@@ -131,9 +131,9 @@ class RealFile:
         """The file already ends there."""
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1  # before the call, in which another thread may close it too
+        if fd >= 0:
+            os.close(fd)
 
 
 class RealDisk:

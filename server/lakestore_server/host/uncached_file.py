@@ -102,9 +102,9 @@ class UncachedFile:
 
     def close(self) -> None:
         """Close; only once. The zeros stay: a power cut would undo a cut that is not synced."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1  # before the call, in which another thread may close it too
+        if fd >= 0:
+            os.close(fd)
 
 
 def _made(path: Path, mode: int) -> int:
