@@ -7,7 +7,8 @@
 
 - A dialog tries every token of the principal: they have one salt.
 - A name without tokens gets the same dialog and the same time as one with tokens.
-- Over TLS, a client may bind the dialog to the server's certificate (`SCRAM-SHA-256-PLUS`, tls-server-end-point).
+- With the hash of the server's certificate a client may bind the dialog to it (`SCRAM-SHA-256-PLUS`); the port gives
+  none yet.
 """
 
 from __future__ import annotations
