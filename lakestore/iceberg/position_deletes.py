@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from lakestore.errors import Corrupt
 from lakestore.iceberg.field_ids import FIELD_ID
 from lakestore.iceberg.puffin import Positions
+from lakestore.model.varint import varint
 
 PATH, POSITION = "file_path", "pos"
 COLUMNS = (PATH, POSITION)
@@ -66,23 +67,14 @@ _PLAIN = b"\0"
 _STOP = b"\0"
 
 
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
 def _struct(*fields: tuple[int, int, int | bytes]) -> bytes:
     """A struct of fields (id, type, number or bytes). Nested structs and lists are encoded already."""
     out, last = b"", 0
     for number, kind, value in fields:
         if isinstance(value, int):
-            value = _varint(value << 1)
+            value = varint(value << 1)
         elif kind == _BINARY:
-            value = _varint(len(value)) + value
+            value = varint(len(value)) + value
         out += bytes(((number - last) << 4 | kind,)) + value
         last = number
     return out + _STOP
@@ -134,7 +126,7 @@ def _column(kind: int, name: str, rows: int, size: int, begin: int, low: bytes, 
     bounds = _struct((3, _I64, 0), (5, _BINARY, high), (6, _BINARY, low))
     about = _struct(
         (1, _I32, kind), (2, _LIST, _list(_I32, _PLAIN)),
-        (3, _LIST, _list(_BINARY, _varint(len(name)) + name.encode())),
+        (3, _LIST, _list(_BINARY, varint(len(name)) + name.encode())),
         (4, _I32, 0), (5, _I64, rows), (6, _I64, size), (7, _I64, size), (9, _I64, begin), (12, _STRUCT, bounds),
     )  # fmt: skip
     return _struct((2, _I64, begin), (3, _STRUCT, about))

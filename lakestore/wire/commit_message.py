@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 from google.protobuf.descriptor import FieldDescriptor
 
+from lakestore.model.varint import varint
 from lakestore.v1 import lakestore_pb2 as pb
 
 COUNTS: tuple[str, ...] = tuple(
@@ -74,7 +75,7 @@ class CommitMessage:
         at = len(parts[0])
         for number, change in enumerate(self.request.changes):
             rows, data = self.rows.get(number, ()), change.SerializeToString()
-            opening = _opening(data, _size(rows), at) if rows else _tag(_CHANGES) + _varint(len(data)) + data
+            opening = _opening(data, _size(rows), at) if rows else _tag(_CHANGES) + varint(len(data)) + data
             parts += [opening, *rows]
             at += len(opening) + _size(rows)
         return b"".join(parts)
@@ -134,7 +135,7 @@ def _large_rows(data: memoryview, change: _Field) -> _Field | None:
 def _without(data: memoryview, change: _Field, rows: _Field) -> bytes:
     """The bytes of a message without the rows of one change."""
     left = b"".join((data[change.start : rows.at], data[rows.end : change.end]))
-    return b"".join((data[: change.at], _tag(_CHANGES), _varint(len(left)), left, data[change.end :]))
+    return b"".join((data[: change.at], _tag(_CHANGES), varint(len(left)), left, data[change.end :]))
 
 
 def _aligned(data: bytes | pa.Buffer, rows: _Field) -> pa.Buffer:
@@ -177,25 +178,16 @@ def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
     raise IndexError
 
 
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 127:
-        found.append(value & 127 | 128)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
-
-
 def _tag(number: int) -> bytes:
-    return _varint(number << 3 | _BYTES)
+    return varint(number << 3 | _BYTES)
 
 
 def _opening(change: bytes, size: int, at: int) -> bytes:
     """The bytes before the rows of a change that begins at `at`, padded so that the rows begin at a multiple of 8."""
-    before_rows = _tag(_ROWS) + _varint(size)
+    before_rows = _tag(_ROWS) + varint(size)
     for pad in range(2 * ALIGNED):
-        inside = b"".join((change, _tag(_PAD), _varint(pad), bytes(pad), before_rows))
-        opening = _tag(_CHANGES) + _varint(len(inside) + size) + inside
+        inside = b"".join((change, _tag(_PAD), varint(pad), bytes(pad), before_rows))
+        opening = _tag(_CHANGES) + varint(len(inside) + size) + inside
         if (at + len(opening)) % ALIGNED == 0:
             break
     return opening

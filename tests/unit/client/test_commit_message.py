@@ -7,8 +7,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakestore.model.varint import varint
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import commit_message
 from lakestore.wire.commit_message import ALIGNED, ROWS_MIN, CommitMessage, taken_apart
 
 NAMES = st.text(max_size=40)
@@ -84,7 +84,7 @@ def test_rows_that_are_not_most_of_a_message_are_left_in_it() -> None:
 def test_of_rows_that_are_said_twice_the_last_count() -> None:
     rows = large(ROWS_MIN)
     twice = pb.Change(rows=rows).SerializeToString() + pb.Change(rows=b"last").SerializeToString()
-    data = b"\x0a" + commit_message._varint(len(twice)) + twice
+    data = b"\x0a" + varint(len(twice)) + twice
     assert taken_apart(data) == (data, {})
     assert parsed(data) == pb.CommitRequest(changes=[pb.Change(rows=b"last")])
 
@@ -107,7 +107,7 @@ def test_any_fields_are_judged_as_protobuf_does(fields: list[tuple[int, int, byt
     """Rows twice, rows that are a number, unknown fields and groups, lengths that lie."""
     rows = large(ROWS_MIN)
     inside = b"".join(bytes([number << 3 & 127 | kind]) + value for number, kind, value in fields)
-    with_rows = inside + b"\x1a" + commit_message._varint(len(rows)) + rows
+    with_rows = inside + b"\x1a" + varint(len(rows)) + rows
     for change in (with_rows, with_rows + inside):
-        data = inside + b"\x0a" + commit_message._varint(len(change)) + change + inside
+        data = inside + b"\x0a" + varint(len(change)) + change + inside
         assert whole(data) == parsed(data)

@@ -16,6 +16,7 @@ from google.protobuf import any_pb2
 from google.protobuf.message import DecodeError
 
 from lakestore.errors import Invalid
+from lakestore.model.varint import varint
 from lakestore.rows.literals import short
 from lakestore.v1 import flight_pb2 as pb
 
@@ -70,7 +71,7 @@ def data_of(part: bytes | pa.Buffer) -> Iterator[bytes]:
     for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(part)):
         header, body = message.metadata, message.body
         size = 0 if body is None else body.size
-        begin = (_HEADER_TAG, _length(header.size), header, _BODY_TAG, _length(size))
+        begin = (_HEADER_TAG, varint(header.size), header, _BODY_TAG, varint(size))
         yield b"".join((*begin, body) if size else begin)
 
 
@@ -99,13 +100,3 @@ def rows_of(parts: Iterable[pb.FlightData]) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Invalid(f"the rows that were sent are no Arrow stream: {short(' '.join(str(error).split()))}") from error
     return table
-
-
-def _length(value: int) -> bytes:
-    """A varint of protobuf."""
-    said = bytearray()
-    while value > 0x7F:
-        said.append(value & 0x7F | 0x80)
-        value >>= 7
-    said.append(value)
-    return bytes(said)
