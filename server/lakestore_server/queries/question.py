@@ -20,6 +20,8 @@ from lakestore.errors import Exhausted
 from lakestore.model.alteration import Requirement
 from lakestore_server.queries.postgres.rows import CopyOptions
 
+READS_ONLY = "this port only reads, so write by the Python client, `lakestore write`, Spark or the Kafka bridge"
+"""The end of the error for a statement that writes."""
 PART_BYTES = 1 << 20
 """Bytes of a part, unless one row has more."""
 _SIZE = struct.Struct("<I")

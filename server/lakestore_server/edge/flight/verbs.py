@@ -29,11 +29,10 @@ from lakestore_server.edge.flight.messages import Command, any_bytes, schema_byt
 from lakestore_server.edge.flight.options import SessionOptions
 from lakestore_server.edge.flight.tickets import Seals, Ticket
 from lakestore_server.host.clock import Clock
-from lakestore_server.queries.question import Cancelled, Question
+from lakestore_server.queries.question import READS_ONLY, Cancelled, Question
 from lakestore_server.queries.service import QueryService, QuerySession
 
 DOOR = "flight"
-WRITES = "this port only reads, so write by the Python client, `lakestore write`, Spark or the Kafka bridge"
 CANCELLED_MAX = 10_000
 """Cancelled tickets that are remembered, so that a later `DoGet` does not run them."""
 COOKIE = "arrow_flight_session_id"
@@ -204,7 +203,7 @@ class Verbs:
         """The command of rows that a client begins to send; `Denied` if it writes."""
         command = messages.command_of(descriptor.cmd)
         if command.name in _WRITING:
-            raise Denied(WRITES)
+            raise Denied(READS_ONLY)
         if command.name != "CommandPreparedStatementQuery":
             raise Invalid(f"{command.name} takes no rows")
         return command
@@ -249,7 +248,7 @@ class Verbs:
             question = replace(prepared.question, at=at, require=None) if at else prepared.question
             return question, prepared.schema
         if command.name in _WRITING:
-            raise Denied(WRITES)
+            raise Denied(READS_ONLY)
         if command.name == "CommandStatementSubstraitPlan":
             raise Invalid(_NO_SUBSTRAIT)
         raise Invalid(f"{command.name[:100]} is no command that this server knows")

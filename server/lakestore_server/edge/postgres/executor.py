@@ -49,7 +49,7 @@ from lakestore_server.edge.postgres.variables import AT, Variables
 from lakestore_server.queries.answer import Answer
 from lakestore_server.queries.postgres import types, values
 from lakestore_server.queries.postgres.rows import CopyOptions
-from lakestore_server.queries.question import Description, Dialect, Form, Question
+from lakestore_server.queries.question import READS_ONLY, Description, Dialect, Form, Question
 
 STATEMENTS_MAX, STATEMENTS_CHARS_MAX, CURSORS_MAX = 4_096, 16 << 20, 64
 """Prepared statements of one session, their characters, and its cursors."""
@@ -446,11 +446,7 @@ class Executor:
         return EmptyPortal()
 
     def _write(self, statement: WriteStatement, _: Sequence[int]) -> NoReturn:
-        raise SqlError(
-            sqlstates.READ_ONLY,
-            f"cannot execute {statement.verb}: this port only reads, so write by the Python client, `lakestore write`,"
-            " Spark or the Kafka bridge",
-        )
+        raise SqlError(sqlstates.READ_ONLY, f"cannot execute {statement.verb}: {READS_ONLY}")
 
 
 class _Placed:
