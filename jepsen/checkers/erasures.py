@@ -25,7 +25,7 @@ WHOLE = "scan", "cut"
 
 @dataclass(slots=True)
 class Row:
-    """What is known of one row."""
+    """The writes of one row, and its erasure."""
 
     written: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Version to the places of the write's invocation and acknowledgement."""

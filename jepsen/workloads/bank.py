@@ -40,7 +40,9 @@ KEPT = 20
 ONE_SHARE = 0.3
 """The part of the reads by Spark that are of one table; the others are of all by one statement."""
 DOOR_WAYS = ("lookups", "transaction", "statement")
-"""How the Postgres port is asked for all accounts: key by key or table by table in one transaction, or at once."""
+"""The ways to read all accounts by the Postgres port: one key after the other or one table after the other in a
+transaction, or all by one statement.
+"""
 DOOR_SECONDS = 5
 _OF_FAULTS = frozenset({"08", "40", "53", "57", "58", "72"})
 """Classes of SQLSTATE with which the port may answer under faults: a connection that ends, a limit, a server that

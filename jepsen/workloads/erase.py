@@ -191,7 +191,7 @@ class ErasedClient:
         return found
 
     def _in_bytes(self) -> list[int] | None:
-        """The numbers of all rows of which a file has bytes; None if the files are on no disk here."""
+        """The numbers of the rows whose bytes are in some file; None if the files are not on this machine."""
         with answering():
             place = urlsplit(engines.load(self._catalog, "lake", TABLES["keyed"]).location())
         folders = [Path(unquote(place.path)), *Path(unquote(place.path)).parents]
@@ -201,7 +201,7 @@ class ErasedClient:
         return sorted(int(text) for text in raw_bytes.matches(data, MARK))
 
     def _findings(self) -> list[str]:
-        """What the server finds when it scans its files for the rows of all certificates."""
+        """The findings of a scan by the server for the rows of all certificates."""
         every = [each for table in TABLES.values() for each in self._lake.table(table).erasures()]
         certificates = [each.certificate for each in every if each.certificate]
         return [finding for each in certificates for finding in self._lake.verify_erased(each).findings]

@@ -115,7 +115,7 @@ def test_rows_of_the_lake_and_hot_ones_come_through_the_pipe(
 
 
 def test_a_process_that_knows_the_manifests_reads_data_files_at_its_next_question(served: Served) -> None:
-    """What the process keeps in memory spares it the files that name the data files; the server reads them itself."""
+    """The process keeps manifests in memory and asks for data files at once. The server reads the manifests itself."""
     text = "SELECT count(DISTINCT name), sum(id) FROM shop.orders"
     answers = [ask(served, text).json()["rows"] for _ in range(3)]
     assert answers == [[["1001", str(sum(range(4_001)))]]] * 3

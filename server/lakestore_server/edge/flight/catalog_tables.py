@@ -64,7 +64,7 @@ _DIGITS = {"int8": 3, "int16": 5, "int32": 10, "int64": 19, "uint8": 3, "uint16"
 
 
 def catalogs() -> pa.Table:
-    """The one catalog."""
+    """The answer to `CommandGetCatalogs`: a server has one catalog."""
     return _table(CATALOGS, [(CATALOG,)])
 
 

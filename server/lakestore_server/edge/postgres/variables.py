@@ -27,7 +27,7 @@ _SPAN = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*(us|ms|s|min|h|d|)\s*")
 _OFFSET = re.compile(r"([+-]?)(\d{1,2})(?::?00)?")
 _CUSTOM = re.compile(r"[a-z_][a-z0-9_$]*(?:\.[a-z_][a-z0-9_$]*)+")
 CUSTOM_MAX = 64
-"""The most variables with a point in their names that one session may invent."""
+"""The most variables that one session may add: names with a point, such as `app.user`."""
 VALUE_CHARS_MAX = 8_192
 
 

@@ -103,7 +103,7 @@ def numbers(column: pa.Array, dtype: str) -> npt.NDArray[np.generic]:
 
 
 def nulls(column: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Which values are null; None if none is."""
+    """A flag for each value that is true for a null; None for a column without nulls."""
     return np.asarray(column.is_null().to_numpy(zero_copy_only=False)) if column.null_count else None
 
 
