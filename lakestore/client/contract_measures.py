@@ -21,6 +21,7 @@ from lakestore.model.contract.contract import Contract
 from lakestore.model.contract.document import Entry, column_name
 from lakestore.model.contract.rules import Rule
 from lakestore.model.table import Table
+from lakestore.rows.literals import text_literal
 from lakestore.rows.row_checks import RowChecks
 from lakestore.union.sql import quoted
 
@@ -184,7 +185,7 @@ def _condition(entry: Entry, metric: str, column: str) -> str:
 
 def _literal(value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    return "'" + text.replace("'", "''") + "'"
+    return text_literal(text)
 
 
 def _placed(entry: Entry, column: str, table: Table, contract: Contract) -> str:

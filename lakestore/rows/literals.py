@@ -86,6 +86,11 @@ class Literal:
         return short(self.node.sql())
 
 
+def text_literal(text: str) -> str:
+    """A text as a literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def short(text: str, chars_max: int = 80) -> str:
     """The text, shortened to so many characters."""
     return text if len(text) <= chars_max else text[: chars_max - 3] + "..."

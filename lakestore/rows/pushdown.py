@@ -20,6 +20,7 @@ from lakestore.model.decimals import from_unscaled_value
 from lakestore.model.table import Table
 from lakestore.rows import condition_text
 from lakestore.rows.condition import RowFilter
+from lakestore.rows.literals import text_literal
 
 Value = int | bytes
 ANOTHER = "the engine pushed down another condition than the query has"
@@ -219,7 +220,7 @@ def _of_day(number: int) -> str:
 
 
 def _text(data: bytes) -> str:
-    return "'" + data.decode().replace("'", "''") + "'"
+    return text_literal(data.decode())
 
 
 def _bytes(data: bytes) -> str:

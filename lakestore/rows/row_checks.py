@@ -28,6 +28,7 @@ from lakestore.model.outside_values import excerpt
 from lakestore.model.table import Table
 from lakestore.rows import condition_text
 from lakestore.rows.condition import RowFilter, RowTest, masks
+from lakestore.rows.literals import text_literal
 
 Flags = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -347,5 +348,5 @@ def _literal(value: Any) -> str:
     if isinstance(value, datetime | date | time):
         return f"'{value.isoformat()}'"
     if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
+        return text_literal(value)
     raise Invalid(f"{excerpt(value)} is no value of a column")

@@ -674,8 +674,7 @@ def _started(
 
 def _prepare(connection: Any, request: _Request, tables: Mapping[str, Rows], spelling: old_names.Spelling) -> None:
     """Lock the connection and register the tables."""
-    zone = request.query.zone.replace("'", "''")
-    connection.execute(f"SET TimeZone = '{zone}'")
+    connection.execute(f"SET TimeZone = {literals.text_literal(request.query.zone)}")
     if request.query.is_lossless:
         connection.execute("SET arrow_lossless_conversion = true")
     declare(connection, request.declared)

@@ -19,6 +19,7 @@ from lakestore.errors import Invalid, NotFound
 from lakestore.kafka.bridge.outcome import Reject
 from lakestore.kafka.bridge.records import Headers, Records
 from lakestore.model.dead_letter_table import KEY, SCHEMA, SUFFIX, table_of
+from lakestore.rows.literals import text_literal
 
 __all__ = ["KEY", "SCHEMA", "SUFFIX", "table_of"]
 
@@ -141,7 +142,7 @@ class Selection:
 
 
 def _quoted(texts: Sequence[str]) -> str:
-    return ", ".join("'" + text.replace("'", "''") + "'" for text in texts)
+    return ", ".join(map(text_literal, texts))
 
 
 @dataclass(frozen=True, slots=True)

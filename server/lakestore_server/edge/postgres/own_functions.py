@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from lakestore.rows.literals import text_literal
 from lakestore_server.edge.postgres.sqlstates import SqlError
 from lakestore_server.edge.postgres.statements import Token, tokens_of
 from lakestore_server.edge.postgres.variables import Variables
@@ -51,7 +52,7 @@ def _with_value(token: Token, given: Sequence[bytes | None]) -> Token:
     data = given[number - 1]
     if data is None:
         return token._replace(kind="word", text="null")
-    return token._replace(kind="string", text=_text(data.decode(errors="replace")))
+    return token._replace(kind="string", text=text_literal(data.decode(errors="replace")))
 
 
 def _calls(
@@ -70,7 +71,7 @@ def _calls(
         arguments, last = _arguments(tokens, number)
         if arguments is None:
             if name in _WORDS and first == number and _text_at(tokens, number + 1) not in (".", "("):
-                yield first, number, _text(facts[name]), name
+                yield first, number, text_literal(facts[name]), name
             continue
         literal = _value(name, arguments, facts, variables)
         if literal is not None:
@@ -82,20 +83,20 @@ def _value(name: str, arguments: Sequence[Token], facts: Mapping[str, str], vari
     if name == "current_setting" and arguments and arguments[0].kind == "string":
         is_missing_ok = len(arguments) == 2 and arguments[1].value in ("true", "t", "on", "1")
         found = variables.get(arguments[0].value) if is_missing_ok else variables[arguments[0].value]
-        return "CAST(NULL AS VARCHAR)" if found is None else _text(found)
+        return "CAST(NULL AS VARCHAR)" if found is None else text_literal(found)
     if name == "set_config" and len(arguments) == 3 and arguments[0].kind == "string":
         value = None if arguments[1].folded == "null" else (arguments[1].value,)
         variables.put(arguments[0].value, value, is_local=arguments[2].value in ("true", "t", "on", "1"))
-        return _text(variables[arguments[0].value])
+        return text_literal(variables[arguments[0].value])
     if name == "current_schemas" and len(arguments) == 1:
         names = list(variables.search_path)
         if arguments[0].value in ("true", "t"):
             names.insert(0, "pg_catalog")
-        return f"[{', '.join(map(_text, names))}]"
+        return f"[{', '.join(map(text_literal, names))}]"
     if name == "current_schema" and not arguments:
-        return _text(next(iter(variables.search_path), ""))
+        return text_literal(next(iter(variables.search_path), ""))
     if name in _CALLS and name in facts and not arguments:
-        return facts[name] if name == "pg_backend_pid" else _text(facts[name])
+        return facts[name] if name == "pg_backend_pid" else text_literal(facts[name])
     if name in _SETTINGS:
         raise SqlError("0A000", f"the arguments of {name} must be constants")
     return None
@@ -129,7 +130,3 @@ def _is_whole_column(tokens: Sequence[Token], first: int, last: int) -> bool:
 
 def _text_at(tokens: Sequence[Token], number: int) -> str:
     return tokens[number].text if number < len(tokens) else ""
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"

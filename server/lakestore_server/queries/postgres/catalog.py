@@ -19,6 +19,7 @@ from lakestore.model.columns import Column
 from lakestore.model.contract.document import column_name, stored_columns
 from lakestore.model.table import Table
 from lakestore.model.types import arrow_type
+from lakestore.rows.literals import text_literal
 from lakestore.union.sql_gate import folded
 from lakestore_server.queries.postgres import oids, settings_rows
 from lakestore_server.queries.postgres.fixed_catalog import (
@@ -196,8 +197,7 @@ def default_text(column: Column) -> str:
     if isinstance(value, int | float):
         return str(value)
     kind = column_type(column.type)
-    text = str(value).replace("'", "''")
-    return f"'{text}'::{format_type(kind.oid, -1)}"
+    return f"{text_literal(str(value))}::{format_type(kind.oid, -1)}"
 
 
 def quoted(name: str) -> str:

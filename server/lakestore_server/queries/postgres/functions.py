@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from lakestore.rows.literals import text_literal
 from lakestore_server.queries.postgres import settings_rows
 from lakestore_server.queries.postgres.catalog import Session
 
@@ -240,14 +241,15 @@ def calls_of(names: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
 
 def texts(names: Iterable[str], session: Session, version: str) -> tuple[str, ...]:
     """The statements that create these macros."""
-    path = ", ".join(map(literal, session.search_path))
+    path = ", ".join(map(text_literal, session.search_path))
     rows = settings_rows.rows(session.variables, session.search_path)
-    known, values_of = [literal(name.lower()) for name, _, _ in rows], [literal(value) for _, value, _ in rows]
+    known = [text_literal(name.lower()) for name, _, _ in rows]
+    values_of = [text_literal(value) for _, value, _ in rows]
     values = {
         "c": f'memory."{SCHEMA}"',
-        "version": literal(version),
-        "database": literal(session.database),
-        "user": literal(session.user),
+        "version": text_literal(version),
+        "database": text_literal(session.database),
+        "user": text_literal(session.user),
         "path": f"CAST([{path}] AS VARCHAR[])",
         "backend": str(session.backend),
         "settings": f"map([{', '.join(known)}], [{', '.join(values_of)}])",
@@ -257,8 +259,3 @@ def texts(names: Iterable[str], session: Session, version: str) -> tuple[str, ..
         forms = ", ".join(form.format(**values) for form in MACROS[name])
         made.append(f'CREATE MACRO memory.main."{name}"{forms}')
     return tuple(made)
-
-
-def literal(text: str) -> str:
-    """A text as a constant of SQL."""
-    return "'" + text.replace("'", "''") + "'"
