@@ -7,6 +7,7 @@ behind LIMIT. A parameter whose place tells nothing is a string.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ PARAMETERS_MAX = 65_535
 _SCALE_MORE = 10
 """Digits behind the point that a decimal parameter has more than its column: `amount > 0.005` must not be rounded."""
 _DECIMAL_DIGITS = 38
+_DECIMALS = re.compile(r"DECIMAL\((\d+), *(\d+)\)((?:\[\d*\])*)")
+"""A decimal, or lists of decimals."""
 _NO_TYPES = frozenset({"UNKNOWN", "NULL", ""})
 _NAMES: dict[pa.DataType, str] = {
     pa.bool_(): "BOOLEAN",
@@ -193,7 +196,8 @@ def _shown(kind: Any) -> str:
     if not isinstance(kind, exp.DataType):
         return ""
     name = kind.sql("duckdb")
-    if name.startswith("DECIMAL("):
-        precision, scale = (int(number) for number in name[8:-1].split(","))
-        return f"DECIMAL({_DECIMAL_DIGITS}, {min(scale + _SCALE_MORE, _DECIMAL_DIGITS - precision + scale)})"
+    if decimal := _DECIMALS.fullmatch(name):
+        precision, scale = int(decimal[1]), int(decimal[2])
+        more = min(scale + _SCALE_MORE, _DECIMAL_DIGITS - precision + scale)
+        return f"DECIMAL({_DECIMAL_DIGITS}, {more}){decimal[3]}"
     return "" if name in _NO_TYPES else name

@@ -76,6 +76,8 @@ def test_a_decimal_parameter_is_finer_than_its_column(lake: ls.Lake) -> None:
     """`amount > 0.005` must not become `amount > 0.01`."""
     ((kind,), _) = described(lake, "SELECT * FROM orders WHERE amount > $1")
     assert (kind.precision, kind.scale) == (38, 12)
+    ((kinds,), _) = described(lake, "SELECT * FROM orders WHERE amount = ANY($1::decimal(12, 2)[])")
+    assert (kinds.value_type.precision, kinds.value_type.scale) == (38, 12)
 
 
 def test_the_columns_are_those_of_the_answer(lake: ls.Lake) -> None:
