@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 _EMPTY = "__lakestore_empty"
 CATALOG = "memory"
+_LETTER = f'{CATALOG}.main."{SYSTEM_PREFIX}lakestore_letter"'
+"""The type of dictionary columns in `Extra.relations`."""
 """DuckDB's in-memory catalog. Its name is always written out, because a database of the lake may be called `temp` or
 `system`.
 """
@@ -220,13 +222,16 @@ class Extra:
     """Things that a text needs beside the tables of the lake: of the dialect from which it was translated."""
 
     relations: Mapping[str, pa.Table] = field(default_factory=dict)
-    """Relations by `schema.name`."""
+    """Relations by `schema.name`. A dictionary column is an ENUM of `letters` for DuckDB."""
+    letters: Sequence[str] = ()
     macros: Sequence[str] = ()
     """Statements that create macros. Their author is this program, never the user."""
     functions: frozenset[str] = frozenset()
     """The names of the macros."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings of DuckDB."""
+    has_catalog_types: bool = False
+    """Whether the result may have types that only the dialect's catalog has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -678,9 +683,13 @@ def _prepare(connection: Any, request: _Request, tables: Mapping[str, Rows], spe
     if request.query.is_lossless:
         connection.execute("SET arrow_lossless_conversion = true")
     declare(connection, request.declared)
-    for number, (name, relation) in enumerate(request.query.extra.relations.items()):
+    extra = request.query.extra
+    if any(map(_dictionaries, extra.relations.values())):
+        values = ", ".join(map(literals.text_literal, extra.letters))
+        connection.execute(f"CREATE TYPE {_LETTER} AS ENUM ({values})")
+    for number, (name, relation) in enumerate(extra.relations.items()):
         _register_relation(connection, name, f"{SYSTEM_PREFIX}lakestore_relation_{number}", relation)
-    for macro in request.query.extra.macros:
+    for macro in extra.macros:
         connection.execute(macro)  # after the relations: DuckDB binds a macro when it is created
     connection.execute("SET lock_configuration = true")
     for number, (name, rows) in enumerate(tables.items()):
@@ -717,9 +726,17 @@ def _executed(connection: Any, text: str, params: Params) -> Any:
 def _register_relation(connection: Any, name: str, alias: str, relation: pa.Table) -> None:
     """Create a view over rows that are in memory."""
     database, _, short = name.rpartition(".")
-    connection.register(alias, relation)
+    plain = [field.with_type(pa.string()) if pa.types.is_dictionary(field.type) else field for field in relation.schema]
+    connection.register(alias, relation.cast(pa.schema(plain)))  # DuckDB fails on some dictionaries
     connection.execute(f"CREATE SCHEMA IF NOT EXISTS {CATALOG}.{quoted(database)}")
-    connection.execute(f"CREATE VIEW {CATALOG}.{quoted(database)}.{quoted(short)} AS FROM {alias}")
+    casts = ", ".join(f"{quoted(column)}::{_LETTER} AS {quoted(column)}" for column in _dictionaries(relation))
+    selected = f"SELECT * REPLACE ({casts}) " if casts else ""
+    connection.execute(f"CREATE VIEW {CATALOG}.{quoted(database)}.{quoted(short)} AS {selected}FROM {alias}")
+
+
+def _dictionaries(relation: pa.Table) -> list[str]:
+    """The columns that are dictionaries."""
+    return [field.name for field in relation.schema if pa.types.is_dictionary(field.type)]
 
 
 def _hint(name: str, tables: Callable[[], Sequence[Table]]) -> str:

@@ -64,6 +64,8 @@ def sql_type(kind: pa.DataType) -> str | None:
     """The name in SQL of a type; None if a value of the type needs no cast, or has none."""
     if pa.types.is_timestamp(kind) and kind.tz:
         return "TIMESTAMPTZ"
+    if pa.types.is_fixed_size_binary(kind):
+        return "BLOB"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         inside = sql_type(kind.value_type)
         return f"{inside}[]" if inside else None

@@ -14,7 +14,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,7 +33,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import pipe, rpc
 from lakestore.wire.pipe import Verb
 from lakestore_server.host.child import PartPieces
-from lakestore_server.queries.postgres import dialect
+from lakestore_server.queries.postgres import dialect, types
 from lakestore_server.queries.postgres.catalog import SERVER_ROLE, Session
 from lakestore_server.queries.postgres.rows import CopyBinary, CopyText, DataRows, RowEncoder
 from lakestore_server.queries.question import (
@@ -146,13 +146,15 @@ def answered(wire: PipeWire, question: Question, bounds: Bounds) -> PartPieces:
     began = time.monotonic()
     transport = transport_of(wire)
     tables = Connection(transport).all
-    with sql.stream(transport, _query(question, bounds, tables), tables) as rows:
-        yield Head(rows.schema, rows.token).to_bytes()
+    query = _query(question, bounds, tables)
+    with sql.stream(transport, query, tables) as rows:
+        schema, batches = _typed(query, rows)
+        yield Head(schema, rows.token).to_bytes()
         count, has_more = 0, False
-        room, encoder = ANSWER_CHARS_MAX, _encoder(question, rows.schema)
+        room, encoder = ANSWER_CHARS_MAX, _encoder(question, schema)
         if encoder is not None and (start := encoder.start()):
             yield Part.head(0) + start
-        for batch in rows.batches:
+        for batch in batches:
             kept = batch if question.rows_max is None else batch.slice(0, question.rows_max - count)
             has_more = kept.num_rows < batch.num_rows
             if question.form is Form.TEXTS:
@@ -180,8 +182,26 @@ def described(wire: PipeWire, question: Question, bounds: Bounds) -> bytes:
     """The types of a text, which is not run."""
     transport = transport_of(wire)
     tables = Connection(transport).all
-    kinds, columns = sql.describe(transport, _query(question, bounds, tables), tables)
+    query = _query(question, bounds, tables)
+    kinds, columns = (_catalog_schema(query, each) for each in sql.describe(transport, query, tables))
     return Description(tuple(kinds.types), columns).to_bytes()
+
+
+def _catalog_schema(query: sql.Query, schema: pa.Schema) -> pa.Schema:
+    """The schema with the types that only the catalog has, if the query may have them."""
+    if not query.extra.has_catalog_types:
+        return schema
+    return pa.schema([field.with_type(types.of_catalog(field.type)) for field in schema])
+
+
+def _typed(query: sql.Query, rows: sql.SqlStream) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+    """The schema and batches of a result with the types that only the catalog has."""
+    schema = _catalog_schema(query, rows.schema)
+    if schema == rows.schema:
+        return schema, rows.batches
+    return schema, (
+        pa.record_batch(list(map(types.as_catalog, batch.columns)), schema=schema) for batch in rows.batches
+    )
 
 
 def _query(question: Question, bounds: Bounds, tables: Callable[[], Sequence[Table]]) -> sql.Query:

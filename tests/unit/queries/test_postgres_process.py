@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from struct import pack
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lakestore.errors import LakestoreError
+from lakestore_server.queries.postgres.types import OID_ARROW, postgres_type
 from lakestore_server.queries.question import Dialect, Form, Question
 from lakestore_server.queries.service import QuerySession
 from tests.support.client_texts import client_texts, lake_oids, make_tables
@@ -59,9 +61,47 @@ def test_a_confined_process_answers_psqls_texts_with_the_callers_tables(session:
 
 def test_a_description_has_the_types_of_parameters_of_catalog_texts(session: QuerySession) -> None:
     described = session.describe(_question("SELECT relname FROM pg_class WHERE oid = $1 AND relkind = $2"))
-    assert described.parameters == (pa.int64(), pa.string())
+    assert described.parameters == (OID_ARROW, pa.string())
     assert described.schema is not None
     assert described.schema.names == ["relname"]
+    described = session.describe(_question("SELECT $1::oid[], $2::pg_catalog.oid"))
+    assert described.parameters == (pa.list_(OID_ARROW), OID_ARROW)
+
+
+def test_oids_and_letters_of_the_catalog_have_their_types_of_postgres(session: QuerySession) -> None:
+    text = """
+    WITH RECURSIVE kinds(oid, typtype, oids) AS (
+        SELECT oid, typtype, (SELECT array_agg(oid) FROM pg_type WHERE typname = 'bool') FROM pg_type WHERE oid = 16
+        UNION ALL SELECT t.oid, t.typtype, k.oids FROM pg_type t, kinds k WHERE t.typelem = k.oid)
+    SELECT DISTINCT *, min(typtype) OVER () AS least, oid + 1::int8 AS number, typtype || '' AS text
+    FROM kinds ORDER BY oid
+    """
+    described = session.describe(_question(text))
+    kinds = [postgres_type(field).name for field in described.schema or ()]
+    assert kinds == ["oid", "char", "_oid", "char", "int8", "text"]
+    with session.run(_question(text)) as answer:
+        assert answer.schema == described.schema
+        (row, other) = [row for batch in answer.batches() for row in batch.to_pylist()]
+    assert row == {"oid": 16, "typtype": "b", "oids": [16], "least": "b", "number": 17, "text": "b"}
+    assert other["oid"] == 1000
+    with session.run(_question(text, form=Form.ROWS, binary=(True,))) as answer:
+        data = b"".join(bytes(part.data) for part in answer.parts())
+    array = pack(">iiIiiiI", 1, 0, 26, 1, 1, 4, 16)
+    assert pack(">iIi1si", 4, 16, 1, b"b", len(array)) + array in data
+
+
+def test_the_letter_without_a_text_is_a_zero_in_binary(session: QuerySession) -> None:
+    text = "SELECT attidentity FROM pg_attribute WHERE attrelid = 'shop.orders'::regclass AND attname = 'order_id'"
+    with session.run(_question(text, form=Form.ROWS, binary=(True,))) as answer:
+        (part,) = answer.parts()
+    assert bytes(part.data)[-5:] == pack(">i", 1) + b"\0"
+
+
+def test_a_uint32_of_a_table_is_no_oid(session: QuerySession, served: Served) -> None:
+    served.lake.create_table("shop.whole", {"n": "uint32"})
+    described = session.describe(_question("SELECT n FROM whole WHERE n = $1"))
+    assert (described.parameters, described.schema) == ((pa.uint32(),), pa.schema([("n", pa.uint32())]))
+    served.lake.drop_table("shop.whole")
 
 
 @pytest.mark.parametrize(

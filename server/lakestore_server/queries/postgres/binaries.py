@@ -6,6 +6,7 @@ binary arrays, null where the value is null.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -46,14 +47,8 @@ def binary(column: pa.Array) -> Block | pa.Array:
         return _array(column, types.ELEMENTS[oid])
     if oid in _PLAIN:
         return _plain(column, _PLAIN[oid])
-    if oid == types.NUMERIC:
-        return _numeric(column)
-    if oid == types.BYTEA:
-        return as_large_binary(column)
-    if oid == types.JSONB:
-        return joined(pa.scalar(b"\x01", BYTES), texts.text(column).cast(BYTES))
-    if oid == types.UUID:
-        return _with_nulls(texts.numbers(column.storage, "V16").view(np.uint8).reshape(-1, 16), column)
+    if oid in _WRITERS:
+        return _WRITERS[oid](column)
     if oid in (types.DATE, types.TIME, types.TIMESTAMP, types.TIMESTAMPTZ, types.INTERVAL, types.TIMETZ):
         return _with_nulls(_temporal(column, oid), column)
     return texts.text(column).cast(BYTES)
@@ -103,6 +98,24 @@ def _plain(column: pa.Array, dtype: str) -> Block | pa.Array:
         column = column.cast(pa.float32())
     values = texts.numbers(column, np.dtype(column.type.to_pandas_dtype()).str)
     return _with_nulls(fields(len(column), (dtype, values)), column)
+
+
+def _json(column: pa.Array) -> pa.Array:
+    return joined(pa.scalar(b"\x01", BYTES), texts.text(column).cast(BYTES))
+
+
+def _uuid(column: pa.Array) -> Block | pa.Array:
+    return _with_nulls(texts.numbers(column.storage, "V16").view(np.uint8).reshape(-1, 16), column)
+
+
+def _oid(column: pa.Array) -> Block | pa.Array:
+    return _plain(column.storage, ">u4")
+
+
+def _letter(column: pa.Array) -> pa.Array:
+    """A "char" is one byte: 0 for the empty one."""
+    values = column.storage
+    return pc.if_else(pc.equal(values, ""), pa.scalar(b"\0", BYTES), values.cast(BYTES))
 
 
 def _temporal(column: pa.Array, oid: int) -> Block:
@@ -204,3 +217,13 @@ def _array(column: pa.Array, element: int) -> pa.Array:
         kept[empty_rows], sizes_of_header = False, np.where(empty_rows, 0, sizes_of_header)
     headers = texts.strings(header[kept], sizes_of_header, column, BYTES)
     return joined(headers, texts.gathered(cells, lengths, pa.scalar(b"", BYTES)))
+
+
+_WRITERS: dict[int, Callable[[pa.Array], Block | pa.Array]] = {
+    types.BYTEA: as_large_binary,
+    types.CHAR: _letter,
+    types.JSONB: _json,
+    types.NUMERIC: _numeric,
+    types.OID: _oid,
+    types.UUID: _uuid,
+}

@@ -44,7 +44,8 @@ def translated(engine: Any, text: str, tables: Callable[[], Sequence[Table]], se
     macros, needed = functions.calls_of(tree.called(node))
     relations = {name: catalog.relation(name) for name in {*tree.relations_of(node), *tree.internal(needed)}}
     made = functions.texts(macros, session, names.VERSION)
-    return begin + tree.with_past(new, past), Extra(relations, made, macros, SETTINGS)
+    has_oids = bool(relations) or names.OID in new
+    return begin + tree.with_past(new, past), Extra(relations, fixed_catalog.LETTERS, made, macros, SETTINGS, has_oids)
 
 
 class LazyCatalog:

@@ -2,7 +2,8 @@
 
 - `postgres15.json` is written by `python -m tests.support.postgres_catalog` from a real server.
 - Oids are PostgreSQL's own, so clients that know them by number are right.
-- An oid is an int64 here: Arrow and DuckDB have no type of that name, and clients read both as integers.
+- An oid is a uint32 here, and a "char" a dictionary, which DuckDB gets as an ENUM of `LETTERS`. So a result that
+  comes from a column of the catalog shows which of them it is: `types.of_catalog`.
 """
 
 from __future__ import annotations
@@ -30,18 +31,22 @@ _ARROW = {
     "int4": pa.int32(),
     "cardinal_number": pa.int32(),
     "int8": pa.int64(),
-    "oid": pa.int64(),
-    "regproc": pa.int64(),
-    "regtype": pa.int64(),
-    "xid": pa.int64(),
+    "char": pa.dictionary(pa.uint8(), pa.string()),
+    "_char": pa.list_(pa.string()),
+    "oid": pa.uint32(),
+    "regproc": pa.uint32(),
+    "regtype": pa.uint32(),
+    "xid": pa.uint32(),
     "numeric": pa.decimal128(38, 10),
     "interval": pa.month_day_nano_interval(),
     "timestamptz": pa.timestamp("us", tz="UTC"),
     "time_stamp": pa.timestamp("us", tz="UTC"),
     "int2vector": pa.list_(pa.int16()),
-    "oidvector": pa.list_(pa.int64()),
+    "oidvector": pa.list_(pa.uint32()),
 }
 """Arrow types of column types; other types are texts, and `_x` is a list of x."""
+LETTERS = ("", *map(chr, range(0x20, 0x7F)))
+"""The values of PostgreSQL's type "char", in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ class Relation:
 
 
 def _arrow(kind: str) -> pa.DataType:
-    if kind.startswith("_"):
+    if kind.startswith("_") and kind not in _ARROW:
         return pa.list_(_arrow(kind[1:]))
     return _ARROW.get(kind, pa.string())
 
@@ -117,7 +122,11 @@ def rows_of(relation: Relation, count: int, columns: Mapping[str, Any]) -> pa.Ta
 def _column(values: Any, count: int, kind: pa.DataType) -> pa.Array:
     if isinstance(values, Sequence) and not isinstance(values, str):
         return pa.array(values, kind)
-    return pa.nulls(count, kind) if values is None else pa.repeat(pa.scalar(values, kind), count)
+    if values is None:
+        return pa.nulls(count, kind)
+    if pa.types.is_dictionary(kind):
+        return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, kind.index_type), count), pa.array([values]))
+    return pa.repeat(pa.scalar(values, kind), count)
 
 
 def joined(tables: Iterable[pa.Table]) -> pa.Table:

@@ -83,13 +83,13 @@ MACROS: Mapping[str, tuple[str, ...]] = {
     "pg_column_is_updatable": ("(o, n, b) AS false",),
     # casts
     "regclass_of": (
-        "(o) AS coalesce(TRY_CAST(o AS BIGINT), (SELECT any_value(__v) FROM (SELECT oid AS __v, full_name AS __f,"
+        "(o) AS coalesce(TRY_CAST(o AS UINTEGER), (SELECT any_value(__v) FROM (SELECT oid AS __v, full_name AS __f,"
         " CASE WHEN visible THEN short_name END AS __s FROM {c}.relation_names) AS __x"
         " WHERE __f = replace(CAST(o AS VARCHAR), '\"', '') OR __s = replace(CAST(o AS VARCHAR), '\"', '')))",
     ),
     "regclass_name": (f"(o) AS coalesce({_looked_up('relation_names', 'oid', 'name')}, CAST(o AS VARCHAR))",),
     "regtype_of": (
-        "(o) AS coalesce(TRY_CAST(o AS BIGINT), (SELECT any_value(__v) FROM (SELECT oid AS __v, name AS __f,"
+        "(o) AS coalesce(TRY_CAST(o AS UINTEGER), (SELECT any_value(__v) FROM (SELECT oid AS __v, name AS __f,"
         " short_name AS __s FROM {c}.type_names) AS __x WHERE __f = lower(CAST(o AS VARCHAR))"
         " OR __s = replace(lower(CAST(o AS VARCHAR)), 'pg_catalog.', '')))",
     ),
@@ -123,7 +123,7 @@ MACROS: Mapping[str, tuple[str, ...]] = {
     "pg_backend_pid": ("() AS CAST({backend} AS INTEGER)",),
     "pg_is_in_recovery": ("() AS false",),
     "pg_is_wal_replay_paused": ("() AS false",),
-    "pg_my_temp_schema": ("() AS 0",),
+    "pg_my_temp_schema": ("() AS CAST(0 AS UINTEGER)",),
     "pg_is_other_temp_schema": ("(o) AS false",),
     "txid_current": ("() AS CAST(1 AS BIGINT)",),
     "clock_timestamp": ("() AS now()",),

@@ -23,7 +23,7 @@ def rows(catalog: Catalog, name: str) -> pa.Table:
 def _definitions(catalog: Catalog) -> pa.Table:
     keys = [(each.constraint_oid, _key_definition(each.table.primary_key)) for each in catalog.keyed]
     indexes = [(each.index_oid, index_definition(each)) for each in catalog.keyed]
-    return _table({"oid": pa.int64(), "text": pa.string()}, [*keys, *indexes])
+    return _table({"oid": pa.uint32(), "text": pa.string()}, [*keys, *indexes])
 
 
 def _key_definition(names: tuple[str, ...]) -> str:
@@ -36,7 +36,7 @@ def _table(columns: dict[str, pa.DataType], found: list[tuple[object, ...]]) -> 
 
 
 _RELATION_NAMES = {
-    "oid": pa.int64(),
+    "oid": pa.uint32(),
     "name": pa.string(),
     "full_name": pa.string(),
     "short_name": pa.string(),
@@ -70,8 +70,8 @@ def _named_oids(catalog: Catalog) -> Iterator[tuple[str, str, int]]:
 @cache
 def _type_names(_catalog: Catalog | None) -> pa.Table:
     columns = {
-        "oid": pa.int64(),
-        "base": pa.int64(),
+        "oid": pa.uint32(),
+        "base": pa.uint32(),
         "name": pa.string(),
         "suffix": pa.string(),
         "short_name": pa.string(),
@@ -86,7 +86,7 @@ def _type_names(_catalog: Catalog | None) -> pa.Table:
 
 @cache
 def _function_names(_catalog: Catalog | None) -> pa.Table:
-    columns = {"oid": pa.int64(), "result": pa.string(), "arguments": pa.string()}
+    columns = {"oid": pa.uint32(), "result": pa.string(), "arguments": pa.string()}
     found: list[tuple[object, ...]] = []
     for row in fixed_rows("pg_proc").select(["oid", "prorettype", "proargtypes", "proretset"]).to_pylist():
         arguments = ", ".join(format_type(kind, -1) for kind in row["proargtypes"] or ())

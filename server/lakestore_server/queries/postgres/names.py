@@ -9,6 +9,8 @@ from lakestore_server.queries.postgres.settings_rows import SERVER_VERSION
 
 VERSION = f"PostgreSQL {SERVER_VERSION} (Lakestore {RELEASE}, read-only)"
 """The answer of `version()`. Clients read the number behind the first word."""
+OID = "UINTEGER"
+"""DuckDB's type for an oid: no other type of PostgreSQL has its values."""
 _TYPES = {
     "BIGINT": "int8",
     "BLOB": "bytea",
@@ -22,6 +24,7 @@ _TYPES = {
     "TIMESTAMP WITH TIME ZONE": "timestamptz",
     "TIME WITH TIME ZONE": "timetz",
     "TINYINT": "int2",
+    OID: "oid",
     "VARCHAR": "text",
 }
 """Names in pg_type of DuckDB's types; other names are lowercased."""

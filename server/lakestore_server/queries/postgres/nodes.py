@@ -11,10 +11,10 @@ _SCALARS = {
     "int2": "SMALLINT",
     "int4": "INTEGER",
     "int8": "BIGINT",
-    "oid": "BIGINT",
-    "xid": "BIGINT",
-    "cid": "BIGINT",
-    "regproc": "BIGINT",
+    "oid": "UINTEGER",
+    "xid": "UINTEGER",
+    "cid": "UINTEGER",
+    "regproc": "UINTEGER",
     "float4": "FLOAT",
     "float8": "DOUBLE",
     "bool": "BOOLEAN",
@@ -29,7 +29,7 @@ _SCALARS = {
     **dict.fromkeys(("bpchar", "char", "citext", "cstring", "name", "text", "unknown", "varchar", "xml"), "VARCHAR"),
 }
 """DuckDB's types by the names of PostgreSQL that DuckDB does not know, or not with a schema before them."""
-_VECTORS = {"int2vector": "SMALLINT", "oidvector": "BIGINT"}
+_VECTORS = {"int2vector": "SMALLINT", "oidvector": "UINTEGER"}
 
 
 def call(name: str, *children: Node, alias: str = "", is_operator: bool = False) -> Node:

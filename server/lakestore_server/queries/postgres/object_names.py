@@ -80,7 +80,7 @@ def oid_constant(catalog: LazyCatalog, kind: str, text: str) -> Node:
     oid = _LOOK_UPS[kind](catalog, text)
     if oid is None:
         raise NotFound(f'there is no {_SAID[kind]} {text!r}: "{text}" does not exist')
-    return cast(number(oid), "BIGINT")
+    return cast(number(oid), "UINTEGER")
 
 
 _SAID = {

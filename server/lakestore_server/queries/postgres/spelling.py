@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from lakestore_server.queries.postgres.names import OID
+
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)
     |(?P<string>[eE]'(?:[^'\\]|\\.|'')*'|[nNbBxX]?'(?:[^']|'')*'|\$(?P<tag>[A-Za-z_]\w*)?\$.*?\$(?(tag)(?P=tag))\$)
@@ -116,11 +118,19 @@ def _word_change(tokens: list[_Token], place: int, *, is_cast: bool) -> tuple[in
     of_type = before == "::" or (before == "as" and is_cast)
     if word == "pg_catalog" and after == "." and of_type:
         return token.begin, tokens[place + 1].end, ""
+    if word == "oid" and (of_type or _is_catalog_type(tokens, place)):
+        return token.begin, token.end, OID
     if word in _NUMERIC and (of_type or before == ".") and after != "(":
         return token.begin, token.end, word + _NUMERIC_SIZE
     if word == "select" and after in ("from", "where"):
         return token.begin, token.end, "select 1"
     return (token.begin, token.end, word) if word != token.text else None
+
+
+def _is_catalog_type(tokens: list[_Token], place: int) -> bool:
+    """Whether a word follows `::pg_catalog.` or `AS pg_catalog.`."""
+    before = [_word(tokens, place - back) for back in (1, 2, 3)]
+    return before[:2] == [".", "pg_catalog"] and before[2] in ("::", "as")
 
 
 _FOLD = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}

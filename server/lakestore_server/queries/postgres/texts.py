@@ -296,6 +296,8 @@ def _opaque(column: pa.Array, named: str) -> pa.Array:
         return _bits(column)
     if named == "time_tz":
         return _zoned_times(column)
+    if named in ("oid", "char"):
+        return column.cast(TEXT)
     return huge_integers(column, is_signed=named == "hugeint")
 
 

@@ -199,7 +199,7 @@ class Rewriting:
         known = relations().get((schema, table["table_name"]))
         if known is None:
             return node
-        return cast(number(known.oid if parts[-1] == "tableoid" else 0), "BIGINT", node["alias"])
+        return cast(number(known.oid if parts[-1] == "tableoid" else 0), "UINTEGER", node["alias"])
 
     def _column(self, node: Node, _parent: Node) -> Node:
         parts = node["column_names"]

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid
 
-BOOL, BYTEA, NAME, INT8, INT2, INT4, TEXT, OID, JSON = 16, 17, 19, 20, 21, 23, 25, 26, 114
+BOOL, BYTEA, CHAR, NAME, INT8, INT2, INT4, TEXT, OID, JSON = 16, 17, 18, 19, 20, 21, 23, 25, 26, 114
 FLOAT4, FLOAT8, UNKNOWN, BPCHAR, VARCHAR, DATE, TIME, TIMESTAMP = 700, 701, 705, 1042, 1043, 1082, 1083, 1114
 TIMESTAMPTZ, INTERVAL, TIMETZ, NUMERIC, UUID, JSONB = 1184, 1186, 1266, 1700, 2950, 3802
 VARIABLE = -1
@@ -24,6 +24,7 @@ _MODIFIER_HEADER = 4
 _TYPES: dict[int, tuple[str, int, int]] = {
     BOOL: ("bool", 1, 1000),
     BYTEA: ("bytea", VARIABLE, 1001),
+    CHAR: ("char", 1, 1002),
     NAME: ("name", 64, 1003),
     INT2: ("int2", 2, 1005),
     INT4: ("int4", 4, 1007),
@@ -54,6 +55,7 @@ NUMERIC_ARROW = pa.decimal128(38, 10)
 _PARAMETERS: dict[int, pa.DataType] = {
     BOOL: pa.bool_(),
     BYTEA: pa.binary(),
+    CHAR: pa.string(),
     NAME: pa.string(),
     INT2: pa.int16(),
     INT4: pa.int32(),
@@ -74,6 +76,9 @@ _PARAMETERS: dict[int, pa.DataType] = {
     JSON: pa.json_(),
     JSONB: pa.json_(),
 }
+OID_ARROW = pa.opaque(pa.uint32(), "oid", "postgres")
+CHAR_ARROW = pa.opaque(pa.string(), "char", "postgres")
+"""Results and parameters of queries of the catalog that Postgres calls oid and "char"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,27 @@ def opaque_name(kind: pa.DataType) -> str | None:
     return str(kind.type_name) if isinstance(kind, pa.OpaqueType) else None
 
 
+def of_catalog(kind: pa.DataType) -> pa.DataType:
+    """The type of a result or parameter of a query that reads the catalog: there a uint32 is an oid, and an ENUM is a
+    "char"."""
+    if kind == pa.uint32():
+        return OID_ARROW
+    if pa.types.is_dictionary(kind):
+        return CHAR_ARROW
+    return pa.list_(of_catalog(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
+def as_catalog(column: pa.Array) -> pa.Array:
+    """A column of such a query, in its type there."""
+    kind = of_catalog(column.type)
+    if kind == column.type:
+        return column
+    if pa.types.is_list(kind):
+        children = [as_catalog(column.values)]
+        return pa.Array.from_buffers(kind, len(column), column.buffers()[:2], offset=column.offset, children=children)
+    return pa.ExtensionArray.from_storage(kind, column.cast(kind.storage_type))
+
+
 def is_json(kind: pa.DataType) -> bool:
     """Whether the values are texts that are JSON."""
     return isinstance(kind, pa.JsonType)
@@ -183,12 +209,13 @@ def _oid(kind: pa.DataType, column: str) -> int:
 
 
 def _opaque(named: str, column: str) -> int:
-    oid = {"hugeint": NUMERIC, "uhugeint": NUMERIC, "bit": TEXT, "time_tz": TIMETZ}.get(named)
+    oid = _OPAQUE.get(named)
     if oid is None:
         raise Invalid(f"column {column!r} has the type {named}, which Postgres does not have; cast it to VARCHAR")
     return oid
 
 
+_OPAQUE = {"hugeint": NUMERIC, "uhugeint": NUMERIC, "bit": TEXT, "time_tz": TIMETZ, "oid": OID, "char": CHAR}
 _BY_ARROW: dict[pa.DataType, int] = {
     pa.null(): TEXT,
     pa.bool_(): BOOL,

@@ -93,7 +93,7 @@ def parameter(
     if kind is None:
         raise BadText(f"parameters of the type with oid {oid} are not supported; cast a text: $1::text::…")
     if data is None:
-        return pa.nulls(1, kind if wanted is None else wanted)
+        return pa.nulls(1, kind if wanted is None or types.opaque_name(wanted) else wanted)
     element = types.ELEMENTS.get(oid)
     value = _from_binary(oid, bytes(data)) if is_binary else _from_text(oid, _decoded(oid, bytes(data)), zone)
     if element is None:
@@ -409,6 +409,12 @@ def _binary_bool(data: bytes) -> bool:
     return data != b"\0"
 
 
+def _binary_char(data: bytes) -> str:
+    if len(data) > 1:
+        raise ValueError(f"{len(data)} bytes")
+    return data.replace(b"\0", b"").decode()
+
+
 def _binary_text(data: bytes) -> str:
     text = data.decode()
     if "\0" in text:
@@ -506,7 +512,7 @@ _TEXTS: dict[int, Callable[[str], Any]] = {
     types.BYTEA: _bytea,
     **dict.fromkeys((types.INT2, types.INT4, types.INT8, types.OID), _integer),
     **dict.fromkeys((types.FLOAT4, types.FLOAT8), _float),
-    **dict.fromkeys((types.TEXT, types.VARCHAR, types.BPCHAR, types.NAME), str),
+    **dict.fromkeys((types.TEXT, types.VARCHAR, types.BPCHAR, types.NAME, types.CHAR), str),
     **dict.fromkeys((types.JSON, types.JSONB), _json),
     types.NUMERIC: _numeric,
     types.TIME: _time,
@@ -523,6 +529,7 @@ _BINARIES: dict[int, Callable[[bytes], Any]] = {
     types.FLOAT4: _unpacked("f"),
     types.FLOAT8: _unpacked("d"),
     **dict.fromkeys((types.TEXT, types.VARCHAR, types.BPCHAR, types.NAME), _binary_text),
+    types.CHAR: _binary_char,
     types.JSON: lambda data: _json(data.decode()),
     types.JSONB: _binary_jsonb,
     types.NUMERIC: _binary_numeric,
