@@ -8,13 +8,12 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PROTO := proto/lakestore/v1/lakestore.proto proto/lakestore/v1/flight.proto
 PB2 := lakestore/v1/lakestore_pb2.py
-ARGS ?=
 MINUTES ?= 5
 SIMULATION_SECONDS = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MINUTES)) * 12 }')
 SUITE_MINUTES = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MINUTES)) * 0.8 }')
 unexport PYTHONDONTWRITEBYTECODE  # else every server, tool and worker compiles the whole product when it starts
 
-.PHONY: help setup develop lock check machine programs proto demo test long crash jepsen lint format bench lake contract erase sql growth docs site wheel clean
+.PHONY: help setup develop lock check machine programs proto demo test long crash jepsen lint format bench lake contract erase sql growth peers docs site wheel clean
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -58,11 +57,12 @@ format: develop  ## let ruff format and sort imports
 	$(VENV)/bin/ruff check --select I --fix && $(VENV)/bin/ruff format
 
 bench: develop  ## measure ingest, look-ups, tiering and reads
-	$(PY) -m $(if $(filter growth,$(MAKECMDGOALS)),tests.bench.growth.command,tests.bench) $(or $(ARGS),$(if $(filter lake,$(MAKECMDGOALS)),lake stores small-tables freshness) $(filter contract erase sql,$(MAKECMDGOALS)))
+	$(PY) -m $(if $(filter growth,$(MAKECMDGOALS)),tests.bench.growth.command,$(if $(filter peers,$(MAKECMDGOALS)),tests.bench.peers,tests.bench)) $(or $(ARGS),$(if $(filter lake,$(MAKECMDGOALS)),lake stores small-tables freshness) $(filter contract erase sql,$(MAKECMDGOALS)))
 lake: bench  ## make bench lake: tiering and reads, on an S3 server too, with many tables, and how fresh the lake is
 contract: bench  ## make bench contract: what the rules of a contract cost at a write
 erase: bench  ## make bench erase: time and bytes of an erasure of 1,000 of 10 M keys
 sql: bench  ## make bench sql: key queries and scans through the ports of Postgres and Flight SQL
+peers: bench  ## make bench peers: beside Kafka, Fluss and others; ARGS="log-append" runs one workload
 growth: bench  ## make bench growth: how speed, disk and memory go with the number of keys
 docs: develop  ## write the reference pages of docs/ from the code
 	$(PY) -m tests.test_docs

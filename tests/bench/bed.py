@@ -24,7 +24,6 @@ from lakestore_tiering.service import Tierer
 from tests.support.process import ServerProcess
 from tests.support.spark import store_conf
 
-GROUP = "Lake"
 BIG = "bench.big"
 """The table that most figures are of."""
 _CORES = os.cpu_count() or 1

@@ -33,7 +33,6 @@ from tests.bench.report import Figure
 from tests.support.bridge_process import BridgeProcess, once
 from tests.support.process import ServerProcess
 
-GROUP = "Kafka bridge"
 RECORDS, KEYS, PARTITIONS, RUNS = 300_000, 100_000, 3, 3
 _CHANCE = random.Random(7)
 _WORDS = ["".join(_CHANCE.choices(string.ascii_lowercase, k=_CHANCE.randint(3, 10))) for _ in range(5_000)]
@@ -179,7 +178,7 @@ def measure(folder: Path) -> Iterator[Figure]:
                 lake.drop_table(spec.topics[0].tables[0].table)
             median = statistics.median(rates)
             shown = f"{median:,.0f} records/s (of {', '.join(f'{rate:,.0f}' for rate in sorted(rates))})"
-            yield Figure(GROUP, case.name, shown, f"≥ {case.bar:,}", median >= case.bar)
+            yield Figure(case.name, shown, f"≥ {case.bar:,}", median >= case.bar)
         yield _latency(folder, kafka, topics, server, lake)
 
 
@@ -228,4 +227,4 @@ def _latency(folder: Path, kafka: KafkaProcess, topics: Topics, server: ServerPr
             raise AssertionError(f"only {len(took)} records came")
     middle, high = np.percentile(took[-1_500:], [50, 99])
     shown = f"p50 {middle * 1e3:.0f} ms, p99 {high * 1e3:.0f} ms"
-    return Figure(GROUP, "Kafka to subscriber", shown, "p99 < 500 ms", bool(high < 0.5))
+    return Figure("Kafka to subscriber", shown, "p99 < 500 ms", bool(high < 0.5))

@@ -21,12 +21,11 @@ from jepsen.system.http_proxy import Trouble, Weather
 from jepsen.system.store import Store
 from lakestore_server.journals.object_log import ObjectLog, create
 from lakestore_server.journals.object_store import store_of
-from tests.bench.growth_log import BATCH_ROWS, ROW_BYTES, batch_of, random_blobs
+from tests.bench.blobs import BATCH_ROWS, ROW_BYTES, batch_of, random_blobs
 from tests.bench.report import Figure
 from tests.support.kafka_servers import KafkaServers
 from tests.support.waiting import until
 
-GROUP = "Journal in a bucket"
 URL = "s3://lakestore/journal"
 ADDED_SECONDS = 0.06
 LONE, SMALL_SECONDS, SMALL_PAUSE = 100, 8.0, 0.005
@@ -64,7 +63,7 @@ def measure(folder: Path) -> Iterator[Figure]:
 def _commits(what: str, times: list[float], trip: float) -> Figure:
     p50, p99 = np.percentile(times, [50, 99])
     shown = f"p50 {p50 * 1e3:.0f}, p99 {p99 * 1e3:.0f} ms: {p99 / trip:.2f} round trips of {trip * 1e3:.0f} ms"
-    return Figure(GROUP, what, shown, f"p99 ≤ {ROUND_TRIPS} round trips", bool(p99 <= ROUND_TRIPS * trip))
+    return Figure(what, shown, f"p99 ≤ {ROUND_TRIPS} round trips", bool(p99 <= ROUND_TRIPS * trip))
 
 
 def _lone(log: ObjectLog) -> float:
@@ -98,7 +97,7 @@ def _large(log: ObjectLog) -> Figure:
 
     rate = LARGE * LARGE_BYTES / 1e6 / _seconds(send)
     what = "messages of 2 MB, several objects on their way"
-    return Figure(GROUP, what, f"{rate:,.0f} MB/s", "≥ 100 MB/s", rate >= 100)
+    return Figure(what, f"{rate:,.0f} MB/s", "≥ 100 MB/s", rate >= 100)
 
 
 def _start(folder: Path) -> Figure:
@@ -126,7 +125,7 @@ def _start(folder: Path) -> Figure:
             if lake.table("b.t").scan().count() != count * BATCH_ROWS:
                 raise AssertionError("rows are missing")
     what = f"start from an empty disk with {START_GB:g} GB in the bucket"
-    return Figure(GROUP, what, f"{seconds:.1f} s", f"≤ {START_SECONDS:.0f} s", seconds <= START_SECONDS)
+    return Figure(what, f"{seconds:.1f} s", f"≤ {START_SECONDS:.0f} s", seconds <= START_SECONDS)
 
 
 def _await(log: ObjectLog, stored: list[int] | list[float], count: int) -> None:

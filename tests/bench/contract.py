@@ -21,7 +21,6 @@ from tests.bench.streaming import written
 from tests.support.contract_texts import column, document, no_rows
 from tests.support.process import ServerProcess
 
-GROUP = "Contract"
 KEYS, BATCHES, BATCH_ROWS, RUNS = 200_000, 100, 10_000, 7
 BAR = 0.8
 _STATUS = [{"value": value} for value in ("new", "paid", "sent", "done")]
@@ -55,12 +54,12 @@ def measure(folder: Path) -> Iterator[Figure]:
         letters = lake.table("bench.orders__dlq").scan().count()
     assert letters == (RUNS + 1) * BATCHES * BATCH_ROWS // 1_000
     shown = {name: statistics.median(runs[1:]) for name, runs in rates.items()}
-    yield Figure(GROUP, "1 M upserts without a contract", f"{shown['free']:,.0f} rows/s", "", None)
+    yield Figure("1 M upserts without a contract", f"{shown['free']:,.0f} rows/s", "", None)
     for name, what in (("good", f"{rules} rules"), ("bad", f"{rules} rules, one row of 1,000 a dead letter")):
         ratio = shown[name] / shown["free"]
-        yield Figure(GROUP, f"1 M upserts, {what}", f"{shown[name]:,.0f} rows/s", "", None)
+        yield Figure(f"1 M upserts, {what}", f"{shown[name]:,.0f} rows/s", "", None)
         bar = f"≥ {BAR}x" if name == "good" else ""
-        yield Figure(GROUP, f"{what} over no contract", f"{ratio:.2f}x", bar, ratio >= BAR if bar else None)
+        yield Figure(f"{what} over no contract", f"{ratio:.2f}x", bar, ratio >= BAR if bar else None)
 
 
 def _turns(

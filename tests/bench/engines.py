@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import load_catalog
 
-from tests.bench.bed import BIG, GROUP, Bed, timed
+from tests.bench.bed import BIG, Bed, timed
 from tests.bench.orders import IS_SMALL, ROWS, SCHEMA
 from tests.bench.report import Figure
 from tests.bench.scans import ALL, GROUPS, QUERIES, SUMS, Cut
@@ -33,9 +33,7 @@ def executor(bed: Bed) -> Iterator[Figure]:
         if found != ROWS:
             raise AssertionError(f"{found} rows of {ROWS}")
     median = statistics.median(runs[1:])
-    yield Figure(
-        GROUP, "scan of 3 columns as Arrow, nothing hot", f"{median:,.0f} rows/s", "≥ 10,000,000", median >= 1e7
-    )
+    yield Figure("scan of 3 columns as Arrow, nothing hot", f"{median:,.0f} rows/s", "≥ 10,000,000", median >= 1e7)
 
 
 def on_cut(bed: Bed, cut: Cut) -> Iterator[Figure]:
@@ -67,7 +65,7 @@ def _duckdb(bed: Bed, cut: Cut, warehouses: Mapping[str, str]) -> Iterator[Figur
         ratio = statistics.median(b / a for a, b in pairs)
         times = f"{statistics.median(cpu[SUMS, _TIERED]):.2f} → {statistics.median(cpu[SUMS, form]):.2f} s"
         name = f"{cut.percent} % hot, {SUMS}, CPU of DuckDB on {form}"
-        yield Figure(GROUP, name, f"{ratio:.2f}x ({times})", f"≤ {bar:g}x", ratio <= bar)
+        yield Figure(name, f"{ratio:.2f}x ({times})", f"≤ {bar:g}x", ratio <= bar)
     yield from _beside("DuckDB", cut, wall)
 
 
@@ -113,11 +111,11 @@ def _ours(bed: Bed, cut: Cut) -> Iterator[Figure]:
     """`lake.sql` and the executor at the cut; what is tiered is read by nobody but the engines."""
     runs = [timed(lambda: bed.lake.sql(QUERIES[SUMS].format(BIG), at=cut.token)) for _ in range(4)][1:]
     name = f"{cut.percent} % hot, {SUMS}, by lake.sql"
-    yield Figure(GROUP, name, f"{statistics.median(runs):.2f} s", "", None)
+    yield Figure(name, f"{statistics.median(runs):.2f} s", "", None)
     table = bed.lake.table(BIG)
     rates = [ROWS / timed(lambda: _counted(table.scan(_COLUMNS, at=cut.token).to_batches())) for _ in range(4)][1:]
     name = f"scan of 3 columns as Arrow, {cut.percent} % hot"
-    yield Figure(GROUP, name, f"{statistics.median(rates):,.0f} rows/s", "", None)
+    yield Figure(name, f"{statistics.median(rates):,.0f} rows/s", "", None)
 
 
 def _counted(batches: Iterator[pa.RecordBatch]) -> int:
@@ -132,4 +130,4 @@ def _beside(engine: str, cut: Cut, wall: Mapping[tuple[str, str], list[float]]) 
             f"{form} {seconds:.2f} s" + (f" ({seconds / times[_TIERED]:.1f}x)" if form != _TIERED else "")
             for form, seconds in times.items()
         )
-        yield Figure(GROUP, f"{cut.percent} % hot, {query}, {engine}", shown, "", None)
+        yield Figure(f"{cut.percent} % hot, {query}, {engine}", shown, "", None)

@@ -16,7 +16,6 @@ from tests.bench.bed import Bed, made
 from tests.bench.orders import IS_SMALL
 from tests.bench.report import Figure
 
-GROUP = "Erasure"
 NAME = "bench.people"
 ROWS = int(os.environ["LAKESTORE_BENCH_ROWS"]) if IS_SMALL else 10_000_000
 ERASED = 1_000
@@ -77,18 +76,18 @@ def _erased(bed: Bed) -> Iterator[Figure]:
     server = _written(bed.server.pid) - before
     new = sum(path.stat().st_size for path in _files(bed) if path not in lake)
     title = f"{ERASED:,} of {ROWS:,} keys erased, with certificate"
-    yield Figure(GROUP, title, f"{took:.1f} s", "", None)
+    yield Figure(title, f"{took:.1f} s", "", None)
     parts = ", ".join(f"{step} from {begin:.1f} s" for step, begin in steps.items() if step != "done")
-    yield Figure(GROUP, "  its steps", parts, "", None)
+    yield Figure("  its steps", parts, "", None)
     written = f"{server / 1e6:,.0f} MB of {_size(bed) / 1e6:,.0f} MB stored"
-    yield Figure(GROUP, "  written by the server", written, "", None)
-    yield Figure(GROUP, "  written to the lake", f"{new / 1e6:,.0f} MB of {sum(lake.values()) / 1e6:,.0f} MB", "", None)
+    yield Figure("  written by the server", written, "", None)
+    yield Figure("  written to the lake", f"{new / 1e6:,.0f} MB of {sum(lake.values()) / 1e6:,.0f} MB", "", None)
     check = time.perf_counter()
     assert done.certificate is not None
     if found := bed.lake.verify_erased(done.certificate).findings:
         raise AssertionError(found)
     seconds = time.perf_counter() - check
-    yield Figure(GROUP, f"verify --erased, {done.certificate['files']} files", f"{seconds:.1f} s", "", None)
+    yield Figure(f"verify --erased, {done.certificate['files']} files", f"{seconds:.1f} s", "", None)
 
 
 def _files(bed: Bed) -> list[Path]:

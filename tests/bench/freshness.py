@@ -26,7 +26,6 @@ from tests.bench.bed import Bed
 from tests.bench.orders import IS_SMALL, SCHEMA, Ids, orders, scaled, told, write
 from tests.bench.report import Figure
 
-GROUP = "Freshness"
 HELD_SECONDS = 30 if IS_SMALL else 600
 PROMISE = 2
 UPSERTS = 20_000
@@ -105,12 +104,12 @@ def _held(made: Bed) -> Iterator[Figure]:
     p50, p99, most = np.percentile(ages, [50, 99, 100])
     what = f"age of the lake at {told(rate)} uniform upserts/s upon {told(size)} rows for {HELD_SECONDS} s"
     shown = f"p50 {p50:.2f} s, p99 {p99:.2f} s, most {most:.2f} s; of the last rounds {len(rewrites)} were compactions"
-    yield Figure(GROUP, what, shown, f"p99 ≤ {PROMISE} s", bool(p99 <= PROMISE and rate >= 0.95 * scaled(UPSERTS)))
+    yield Figure(what, shown, f"p99 ≤ {PROMISE} s", bool(p99 <= PROMISE and rate >= 0.95 * scaled(UPSERTS)))
     took = median(each.seconds for each in rounds)
-    yield Figure(GROUP, "one of these rounds", f"{took:.2f} s", "", None)
+    yield Figure("one of these rounds", f"{took:.2f} s", "", None)
     data = sorted(each.bytes for each in files if each.content == "data")
     shown = f"{len(data)} data files, median {median(data) / (1 << 20):.1f} MB; {len(files) - len(data)} delete files"
-    yield Figure(GROUP, "live files afterwards, one partition", shown, "≤ 10 data files", len(data) <= 10)
+    yield Figure("live files afterwards, one partition", shown, "≤ 10 data files", len(data) <= 10)
     made.lake.drop_table(table.name, purge=True)
 
 
@@ -173,4 +172,4 @@ def _compared(name: str, windows: dict[int, Window]) -> Iterator[Figure]:
         shown = ", ".join(f"{what} {off:+.0%}" for what, off in drift.items())
         worst = max(map(abs, drift.values()))
         told_as = f"price of {promise} s from rounds at {told_from} s, {name}, against what was measured"
-        yield Figure(GROUP, told_as, shown, f"± {DRIFT_MAX:.0%}", worst <= DRIFT_MAX)
+        yield Figure(told_as, shown, f"± {DRIFT_MAX:.0%}", worst <= DRIFT_MAX)

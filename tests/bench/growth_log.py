@@ -1,13 +1,12 @@
-"""Logs that grow: random rows beside Kafka, rows of random columns, bytes that are written of each, and reads of them.
+"""Logs that grow: random rows, rows of random columns, bytes that are written of each, and reads of them beside Kafka.
 
-`python -m tests.bench.growth_log [kafka] [columns] [reads]` measures the named ones, all by default, and prints only.
-`LAKESTORE_BENCH_GB` is the rows of each side in the run beside Kafka, 10 unless set; they take turns of half of one.
+`make bench growth ARGS="--keys '' --log all"` measures them. `LAKESTORE_BENCH_GB` is the size of the log of random
+rows, 10 unless set.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -18,24 +17,16 @@ from statistics import median
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 import lakestore
 from jepsen.system.kafka import KafkaProcess, Topics
-from lakestore.client import writer
-from tests.bench import report
-from tests.bench.report import Figure
+from tests.bench.blobs import BATCH_ROWS, POOL, ROW_BYTES, TURN_BATCHES, appended, batch_of, random_blobs, sent
+from tests.bench.report import Figure, Part
 from tests.bench.rows import SCHEMA, rows
-from tests.support.kafka_cluster import KafkaCluster
 from tests.support.process import ServerProcess
 
-GROUP = "Growth"
-ROW_BYTES, BATCH_ROWS = 1_000, 1_000
 GB = float(os.environ.get("LAKESTORE_BENCH_GB", "10"))
-TURN_BATCHES = 500
-POOL = 64
-"""Different batches, sent one after the other again and again: no window of a compressor reaches from one to the next.
-"""
 READ_TURNS = 3
 GATHERED = {"LAKESTORE_LIMITS_EXTENT_BYTES": str((1 << 31) - 1)}
 """The environment of a server that writes every row of a log a second time, into a segment."""
@@ -68,24 +59,6 @@ class Spent:
         return Spent(self.written - before.written, self.seconds - before.seconds)
 
 
-def measure(folder: Path) -> Iterator[Figure]:
-    """All figures."""
-    yield from beside_kafka(folder / "beside")
-    yield from columns(folder / "columns")
-    yield from reads(folder / "reads")
-
-
-def random_blobs(seed: int = 15) -> list[list[bytes]]:
-    """Batches of rows of random bytes, as Kafka's own performance tool sends."""
-    chance = np.random.default_rng(seed)
-    return [[chance.bytes(ROW_BYTES) for _ in range(BATCH_ROWS)] for _ in range(POOL)]
-
-
-def batch_of(rows: Sequence[bytes]) -> pa.RecordBatch:
-    """Such rows as a batch."""
-    return pa.record_batch([pa.array(rows, pa.binary())], names=["value"])
-
-
 def random_columns(seed: int = 15) -> pa.RecordBatch:
     """A batch of rows of five random columns."""
     return rows(np.random.default_rng(seed).integers(0, 1 << 62, COLUMNS_BATCH_ROWS))
@@ -97,49 +70,24 @@ def pids(server: ServerProcess) -> list[int]:
     return [server.pid, *map(int, below)]
 
 
-def beside_kafka(folder: Path) -> Iterator[Figure]:
-    """Random rows of 1 KB in batches of 1 MB, beside Kafka that syncs each append; both take turns."""
+def blobs(folder: Path) -> Iterator[Figure]:
+    """Random rows of 1 KB in batches of 1 MB: how many bytes are written of each, and what they cost."""
     turns = max(int(GB * 1e9 / (TURN_BATCHES * BATCH_ROWS * ROW_BYTES)), 1)
-    blobs = random_blobs()
-    batches = [batch_of(each) for each in blobs]
-    same = [[b"x" * ROW_BYTES] * BATCH_ROWS]
-    ours, theirs, spent = [], [], Spent(0, 0.0)
-    with (
-        KafkaProcess(folder / "kafka", sync_every_message=True) as kafka,
-        ServerProcess(folder / "ours") as server,
-        lakestore.connect(server.address) as lake,
-    ):
-        topics = Topics(kafka.address)
-        topics.make("rows")
+    batches = [batch_of(each) for each in random_blobs()]
+    with ServerProcess(folder) as server, lakestore.connect(server.address) as lake:
         table = lake.create_table("bench.rows", pa.schema([("value", pa.binary())]), buckets=1)
         before = Spent.of(*pids(server))
-        for turn in range(turns):
-            theirs.append(sent(kafka, "rows", blobs))
-            ours.append(appended(table, batches, TURN_BATCHES))
-            _say(f"turn {turn + 1} of {turns}: {ours[-1] / 1e3:,.0f} MB/s, Kafka {theirs[-1] / 1e3:,.0f} MB/s")
+        rate = appended(table, batches, turns * TURN_BATCHES)
         _settled(lake)
         spent = Spent.of(*pids(server)).since(before)
         if table.scan().count() != turns * TURN_BATCHES * BATCH_ROWS:
             raise AssertionError("rows are missing")
-        topics.make("same")
-        plain = [batch_of(each) for each in same]
-        squeezed = lake.create_table("bench.same", pa.schema([("value", pa.binary())]), buckets=1)
-        compressible = appended(squeezed, plain, TURN_BATCHES), sent(kafka, "same", same)
     nbytes = turns * TURN_BATCHES * BATCH_ROWS * ROW_BYTES
-    mine, other = (nbytes / 1e6 / sum(TURN_BATCHES * BATCH_ROWS / rate for rate in rates) for rates in (ours, theirs))
-    yield Figure(
-        GROUP,
-        f"{nbytes / 1e9:.1f} GB of random 1 KB rows in 1 MB batches, beside Kafka with fsync",
-        f"{mine:,.0f} MB/s, Kafka {other:,.0f} MB/s: {mine / other:.2f}x",
-        "≥ 1.2x",
-        mine / other >= 1.2,
-    )
+    yield Figure(f"{nbytes / 1e9:.1f} GB of random 1 KB rows in 1 MB batches", f"{rate / 1e3:,.0f} MB/s", "", None)
     once = spent.written / nbytes
-    yield Figure(GROUP, "bytes written per byte of such rows", f"{once:.3f}", "≤ 1.15", once <= 1.15)
+    yield Figure("bytes written per byte of such rows", f"{once:.3f}", "≤ 1.15", once <= 1.15)
     cost = 1e9 * spent.seconds / nbytes
-    yield Figure(GROUP, "processor time of the server per GB of them", f"{cost:.2f} s", "", None)
-    mine, other = (rate / 1e3 for rate in compressible)
-    yield Figure(GROUP, "rows of 1 KB of one letter", f"{mine:,.0f} MB/s, Kafka {other:,.0f} MB/s", "", None)
+    yield Figure("processor time of the server per GB of them", f"{cost:.2f} s", "", None)
 
 
 def columns(folder: Path) -> Iterator[Figure]:
@@ -155,11 +103,11 @@ def columns(folder: Path) -> Iterator[Figure]:
             raise AssertionError("rows are missing")
     count = COLUMNS_BATCHES * COLUMNS_BATCH_ROWS
     shown = f"{rate:,.0f} rows/s"
-    yield Figure(GROUP, f"{count / 1e6:.0f} M rows of 5 random columns, 100k-row batches", shown, "≥ 6 M", rate >= 6e6)
+    yield Figure(f"{count / 1e6:.0f} M rows of 5 random columns, 100k-row batches", shown, "≥ 6 M", rate >= 6e6)
     once = spent.written / (batches[0].nbytes * COLUMNS_BATCHES)
-    yield Figure(GROUP, "bytes written per byte of these rows", f"{once:.3f}", "≤ 1.15", once <= 1.15)
+    yield Figure("bytes written per byte of these rows", f"{once:.3f}", "≤ 1.15", once <= 1.15)
     cost = spent.seconds / count * 1e6
-    yield Figure(GROUP, "processor time of the server per million of them", f"{cost:.3f} s", "", None)
+    yield Figure("processor time of the server per million of them", f"{cost:.3f} s", "", None)
 
 
 def reads(folder: Path) -> Iterator[Figure]:
@@ -167,16 +115,16 @@ def reads(folder: Path) -> Iterator[Figure]:
     segments, and from Kafka. All take turns; the first read of each is of what was just written."""
     blobs = random_blobs()
     with ExitStack() as held:
-        kafka = held.enter_context(KafkaProcess(folder / "kafka", sync_every_message=True))
-        Topics(kafka.address).make("rows")
-        sent(kafka, "rows", blobs)
+        broker = held.enter_context(KafkaProcess(folder / "kafka", sync_every_message=True))
+        Topics(broker.address).make("rows")
+        sent(broker.address, "rows", blobs)
         ways: dict[str, Callable[[], int]] = {}
         for name, environment in (("kept where the journal wrote them", {}), ("gathered in segments", GATHERED)):
             server = held.enter_context(ServerProcess(folder / str(len(ways)), environment=environment))
             table = _filled(held.enter_context(lakestore.connect(server.address)), blobs)
             ways[f"scan of random 1 KB rows of a log, {name}"] = partial(_scanned, table)
             ways[f"stream of them, {name}"] = partial(_streamed, table)
-        ways["Kafka's consumer reads them, message by message"] = partial(_consumed, kafka)
+        ways["Kafka's consumer reads them, message by message"] = partial(_consumed, broker.address)
         times: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(READ_TURNS):
             for name, read in ways.items():
@@ -184,12 +132,12 @@ def reads(folder: Path) -> Iterator[Figure]:
     nbytes = TURN_BATCHES * BATCH_ROWS * ROW_BYTES
     for name, seconds in times.items():
         shown = ", ".join(f"{nbytes / 1e6 / each:,.0f}" for each in seconds)
-        yield Figure(GROUP, name, f"{shown} MB/s, turn by turn", "", None)
+        yield Figure(name, f"{shown} MB/s, turn by turn", "", None)
     kept, gathered = (list(times.values())[at : at + 2] for at in (0, 2))
     for name, ours, before in zip(("scan", "stream"), kept, gathered, strict=True):
         ratio = median(before) / median(ours)
         said = f"{name} of rows that stay in the journal's files, against gathered ones"
-        yield Figure(GROUP, said, f"{ratio:.2f}x", "≥ 0.9x", ratio >= 0.9)
+        yield Figure(said, f"{ratio:.2f}x", "≥ 0.9x", ratio >= 0.9)
 
 
 def _filled(lake: lakestore.Lake, blobs: Sequence[Sequence[bytes]]) -> lakestore.Table:
@@ -208,11 +156,11 @@ def _streamed(table: lakestore.Table) -> int:
     return sum(batch.to_arrow().num_rows for batch in table.changes("earliest", until="now"))
 
 
-def _consumed(kafka: KafkaProcess) -> int:
+def _consumed(address: str) -> int:
     """The rows that Kafka's consumer brings from the beginning."""
     consumer = Consumer(
         {
-            "bootstrap.servers": kafka.address,
+            "bootstrap.servers": address,
             "group.id": "bench",
             "enable.auto.commit": False,
             "fetch.message.max.bytes": 8 << 20,
@@ -233,64 +181,13 @@ def _timed(read: Callable[[], int], count: int) -> float:
     return time.perf_counter() - began
 
 
-def appended(table: lakestore.Table, batches: Sequence[pa.RecordBatch], count: int) -> float:
-    """Rows a second of so many batches, each a commit, until the last is durable."""
-    commit_rows, writer.COMMIT_ROWS_MAX = writer.COMMIT_ROWS_MAX, batches[0].num_rows
-    try:
-        began = time.perf_counter()
-        with table.writer() as out:
-            for number in range(count):
-                out.append(batches[number % len(batches)])
-        return float(count * batches[0].num_rows) / (time.perf_counter() - began)
-    finally:
-        writer.COMMIT_ROWS_MAX = commit_rows
-
-
 def _settled(lake: lakestore.Lake) -> None:
     """Wait until no checkpoint is due: what it writes counts."""
     time.sleep(3.0)
 
 
-def sent(kafka: KafkaProcess | KafkaCluster, topic: str, batches: Sequence[Sequence[bytes]]) -> float:
-    """Rows a second of a turn to Kafka, until the last is acknowledged."""
-    failed: list[object] = []
-    producer = Producer(
-        {
-            "bootstrap.servers": kafka.address,
-            "acks": "all",
-            "batch.size": 1 << 20,
-            "linger.ms": 5,
-            "message.max.bytes": 8 << 20,
-            "queue.buffering.max.kbytes": 256 << 10,
-            "on_delivery": lambda error, _: failed.append(error) if error else None,
-        }
-    )
-    began = time.perf_counter()
-    for number in range(TURN_BATCHES):
-        rest = [{"value": value} for value in batches[number % len(batches)]]
-        while rest:
-            sent = producer.produce_batch(topic, rest)
-            rest = [{"value": message["value"]} for message in rest[sent:]]
-            producer.poll(0.01 if rest else 0)
-    producer.flush()
-    seconds = time.perf_counter() - began
-    if failed:
-        raise AssertionError(f"Kafka refused rows: {failed[0]}")
-    return TURN_BATCHES * BATCH_ROWS / seconds
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"  {line}\n")
-
-
-PARTS: dict[str, Callable[[Path], Iterator[Figure]]] = {"kafka": beside_kafka, "columns": columns, "reads": reads}
-
-
-def main(names: Sequence[str]) -> None:
-    """Measure the named parts and print their figures."""
-    for _ in report.measured(PARTS, names or PARTS, (75, 45, 8)):
-        pass
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+PARTS = {
+    "blobs": Part("Growth: bytes of a log", blobs),
+    "columns": Part("Growth: columns of a log", columns),
+    "reads": Part("Growth: reads of a log", reads),
+}

@@ -24,7 +24,6 @@ from tests.bench.rows import SCHEMA, rows
 from tests.bench.streaming import rate, written
 from tests.support.process import ServerProcess
 
-GROUP = "Server"
 BATCH_ROWS, SMALL, LARGE = 10_000, 1_000_000, 10_000_000
 RUNS = 3
 CALLERS = 4
@@ -150,7 +149,7 @@ def _changes(lake: lakestore.Lake) -> Iterator[Figure]:
     reader.join()
     median, high = np.percentile(took, [50, 99])
     shown = f"p50 {median:.2f} ms, p99 {high:.2f} ms"
-    yield Figure(GROUP, "update to subscriber with before-image, 200 rows/s", shown, "p99 < 15 ms", bool(high < 15))
+    yield Figure("update to subscriber with before-image, 200 rows/s", shown, "p99 < 15 ms", bool(high < 15))
 
 
 def _lookups(table: lakestore.Table, rng: np.random.Generator) -> Iterator[Figure]:
@@ -164,7 +163,7 @@ def _lookups(table: lakestore.Table, rng: np.random.Generator) -> Iterator[Figur
         took.append((time.perf_counter() - began) * 1e3)
     median, high = np.percentile(took, [50, 99])
     shown = f"p50 {median:.2f} ms, p99 {high:.2f} ms"
-    yield Figure(GROUP, "single look-up in 10 M keys", shown, "p50 < 0.5 ms", bool(median < 0.5))
+    yield Figure("single look-up in 10 M keys", shown, "p50 < 0.5 ms", bool(median < 0.5))
 
 
 def _keys_a_second(table: lakestore.Table, rng: np.random.Generator, callers: int) -> float:
@@ -182,7 +181,7 @@ def _index(folder: Path) -> Iterator[Figure]:
     """The server was stopped in order, so all keys are in runs."""
     size = _bytes_of_runs(folder)
     shown = f"{size / LARGE:.0f} bytes for each of 10 M keys of 8 bytes, {size / 1e6:,.0f} MB"
-    yield Figure(GROUP, "index after uniform upserts", shown, "", None)
+    yield Figure("index after uniform upserts", shown, "", None)
     for file in (folder / "index").iterdir():
         file.unlink()
     began = time.perf_counter()
@@ -190,7 +189,7 @@ def _index(folder: Path) -> Iterator[Figure]:
         seconds = _until_found(lake.table("bench.large"), began)
     size = _bytes_of_runs(folder)
     shown = f"{seconds:.1f} s, then {size / LARGE:.0f} bytes per key"
-    yield Figure(GROUP, "start with a lost index of 10 M keys to first look-up", shown, "< 40 s", seconds < 40)
+    yield Figure("start with a lost index of 10 M keys to first look-up", shown, "< 40 s", seconds < 40)
 
 
 def _bytes_of_runs(folder: Path) -> int:

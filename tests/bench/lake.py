@@ -14,7 +14,7 @@ import numpy as np
 
 import lakestore
 from tests.bench import bed, engines, merging, presenting, scans, stream_source
-from tests.bench.bed import BIG, GROUP, Bed, noted, timed
+from tests.bench.bed import BIG, Bed, noted, timed
 from tests.bench.orders import IS_SMALL, ROWS, SCHEMA, scaled, told, write
 from tests.bench.report import Figure
 from tests.bench.scans import Cut
@@ -44,7 +44,7 @@ def measure(folder: Path) -> Iterator[Figure]:
             table = made.lake.table(BIG)
             big, tiered = yield from _rounds(made, table, ROWS)
             over = f"round at {told(ROWS)} over round at {told(size)}"
-            yield Figure(GROUP, over, f"{big / small:.2f}x", "flat later", None)
+            yield Figure(over, f"{big / small:.2f}x", "flat later", None)
         yield from presenting.nothing_new(made, tiered)
         with noted("MERGE INTO"):
             yield from merging.measure(made, big)
@@ -64,7 +64,7 @@ def _flush(made: Bed) -> Iterator[Figure]:
         rates.append(count / timed(lambda name=table.name: made.tier(name)))  # type: ignore[misc]
     median = statistics.median(rates[1:])
     shown = f"{median:,.0f} rows/s (first in the session {rates[0]:,.0f})"
-    yield Figure(GROUP, f"flush of {told(count)} new rows", shown, "≥ 300,000", median >= 300_000)
+    yield Figure(f"flush of {told(count)} new rows", shown, "≥ 300,000", median >= 300_000)
 
 
 def _rounds(made: Bed, table: lakestore.Table, size: int) -> Generator[Figure, None, tuple[float, list[float]]]:
@@ -77,7 +77,7 @@ def _rounds(made: Bed, table: lakestore.Table, size: int) -> Generator[Figure, N
         presented.append(made.load(table.name))
     median = statistics.median(took[1:])
     shown = f"{median:.2f} s (first {took[0]:.2f})"
-    yield Figure(GROUP, f"round of {told(changed)} uniform updates on {told(size)} rows", shown, "", None)
+    yield Figure(f"round of {told(changed)} uniform updates on {told(size)} rows", shown, "", None)
     return median, presented
 
 

@@ -16,7 +16,6 @@ from tests.bench.report import Figure
 from tests.bench.rows import SCHEMA, rows
 from tests.support.process import ServerProcess
 
-GROUP = "Server"
 RECOVERED_ROWS = 10_000_000
 WRITTEN_BYTES = 10_000_000_000
 ROW_BYTES = 1_000
@@ -37,7 +36,7 @@ def _start(folder: Path) -> Figure:
             lake.tables()
             runs.append(time.perf_counter() - began)
     median = statistics.median(runs)
-    return Figure(GROUP, "start-up to first answer", f"{median:.2f} s", "< 1.5 s", median < 1.5)
+    return Figure("start-up to first answer", f"{median:.2f} s", "< 1.5 s", median < 1.5)
 
 
 def _recovery(folder: Path) -> Figure:
@@ -54,7 +53,7 @@ def _recovery(folder: Path) -> Figure:
         seconds = time.perf_counter() - began
         if len(found) != 1 or lake.table("bench.keyed").scan().count() != RECOVERED_ROWS:
             raise AssertionError("rows are missing after recovery")
-    return Figure(GROUP, "kill -9 to first look-up, 10 M rows", f"{seconds:.1f} s", "< 5 s", seconds < 5)
+    return Figure("kill -9 to first look-up, 10 M rows", f"{seconds:.1f} s", "< 5 s", seconds < 5)
 
 
 def _memory(folder: Path) -> Figure:
@@ -76,7 +75,7 @@ def _memory(folder: Path) -> Figure:
     if found != WRITTEN_BYTES // ROW_BYTES:
         raise AssertionError("rows are missing")
     name = "anonymous memory while 10 GB are written and read"
-    return Figure(GROUP, name, f"{most / 1e9:.2f} GB at most", "< 1.5 GB", most < 1.5e9)
+    return Figure(name, f"{most / 1e9:.2f} GB at most", "< 1.5 GB", most < 1.5e9)
 
 
 def _anonymous(pid: int) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.bench.bed import BIG, GROUP, Bed, timed
+from tests.bench.bed import BIG, Bed, timed
 from tests.bench.orders import IS_SMALL, ROWS, SCHEMA, orders, scaled, told
 from tests.bench.report import Figure
 
@@ -59,5 +59,5 @@ def measure(bed: Bed, ours: float) -> Iterator[Figure]:
     median = statistics.median(took[1:])
     size = told(ROWS)
     shown = f"{median:.2f} s (first {took[0]:.2f})"
-    yield Figure(GROUP, f"the same change on {size} by MERGE INTO", shown, "", None)
-    yield Figure(GROUP, f"round over MERGE INTO, {size}", f"{ours / median:.2f}x", "≤ 0.5x", ours / median <= 0.5)
+    yield Figure(f"the same change on {size} by MERGE INTO", shown, "", None)
+    yield Figure(f"round over MERGE INTO, {size}", f"{ours / median:.2f}x", "≤ 0.5x", ours / median <= 0.5)

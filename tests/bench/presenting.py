@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import lakestore
-from tests.bench.bed import BIG, GROUP, Bed, ms
+from tests.bench.bed import BIG, Bed, ms
 from tests.bench.orders import DAYS, IS_SMALL, ROWS, SCHEMA, orders, scaled, told, write
 from tests.bench.report import Figure
 from tests.bench.scans import GROUPS, QUERIES
@@ -44,12 +44,12 @@ def nothing_new(bed: Bed, tiered: Sequence[float]) -> Iterator[Figure]:
     """A table right after its round, first presented and then loaded again, with an ETag and without."""
     median = statistics.median(tiered)
     shown = f"{ms(median)} (of {', '.join(ms(each) for each in sorted(tiered))})"
-    yield Figure(GROUP, "presenting a table with nothing new since its round", shown, "≤ 20 ms", median <= 0.02)
+    yield Figure("presenting a table with nothing new since its round", shown, "≤ 20 ms", median <= 0.02)
     kept, etag = bed.loads(BIG, count=_LOADS)
     same, _ = bed.loads(BIG, count=_LOADS, etag=etag)
     loads = [statistics.median(kept), statistics.median(same)]
     shown = f"p50 {ms(loads[0])}, with its ETag {ms(loads[1])}; p99 {ms(_high(kept, 99))}, {ms(_high(same, 99))}"
-    yield Figure(GROUP, "load of a cut that is presented", shown, "p50 ≤ 5 ms", max(loads) <= 0.005)
+    yield Figure("load of a cut that is presented", shown, "p50 ≤ 5 ms", max(loads) <= 0.005)
 
 
 def one_row_commits(bed: Bed, table: lakestore.Table) -> Iterator[Figure]:
@@ -62,7 +62,7 @@ def one_row_commits(bed: Bed, table: lakestore.Table) -> Iterator[Figure]:
     median = statistics.median(took)
     shown = f"{ms(median)} (of {', '.join(ms(each) for each in sorted(took))})"
     name = f"presenting {told(ROWS)} rows after {count:,} one-row commits"
-    yield Figure(GROUP, name, shown, "≤ 150 ms", median <= 0.15)
+    yield Figure(name, shown, "≤ 150 ms", median <= 0.15)
 
 
 def first(bed: Bed, name: str, hot: int) -> Iterator[Figure]:
@@ -70,14 +70,14 @@ def first(bed: Bed, name: str, hot: int) -> Iterator[Figure]:
     v2, v3 = bed.load(name), bed.load(name, "now-v3")
     shown = f"{v2:.2f} s, then as v3 {v3:.2f} s"
     label = f"{told(hot)} hot rows on {told(ROWS)} first presented, offset indexes read"
-    yield Figure(GROUP, label, shown, "≤ 1.5 s", v2 <= 1.5)
+    yield Figure(label, shown, "≤ 1.5 s", v2 <= 1.5)
 
 
 def more(bed: Bed, name: str, hot: int) -> Iterator[Figure]:
     """The same number of rows again, upon files whose offsets are known."""
     took = bed.load(name)
     label = f"{told(hot)} more hot rows on {told(ROWS)} presented"
-    yield Figure(GROUP, label, f"{took:.2f} s", "≤ 1.5 s", took <= 1.5)
+    yield Figure(label, f"{took:.2f} s", "≤ 1.5 s", took <= 1.5)
 
 
 def partitions(bed: Bed) -> Iterator[Figure]:
@@ -93,7 +93,7 @@ def partitions(bed: Bed) -> Iterator[Figure]:
         write(table, rng.choice(ids, hot, replace=False), 601 + run)
         took.append(bed.load(table.name))
     shown = f"{took[0]:.2f} s, {told(hot)} more {took[1]:.2f} s"
-    yield Figure(GROUP, f"{told(hot)} updates over {DAYS} partitions presented", shown, "≤ 1.5 s", max(took) <= 1.5)
+    yield Figure(f"{told(hot)} updates over {DAYS} partitions presented", shown, "≤ 1.5 s", max(took) <= 1.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +126,9 @@ def beside(bed: Bed) -> Iterator[Figure]:
     high = _high(presented, 95)
     shown = f"p50 {ms(statistics.median(presented))}, p95 {ms(high)} of {len(presented)} (query {ms(queries)})"
     said = f"a producer of {told(RATE)} rows/s and a query every second"
-    yield Figure(GROUP, f"presenting beside {said}", shown, "p95 ≤ 300 ms", high <= 0.3)
+    yield Figure(f"presenting beside {said}", shown, "p95 ≤ 300 ms", high <= 0.3)
     shown = f"{asked:,.0f} of {alone:,.0f} rows/s: {asked / alone:.0%}"
-    yield Figure(GROUP, f"producer's rate, {said}", shown, "≥ 85 %", asked >= 0.85 * alone)
+    yield Figure(f"producer's rate, {said}", shown, "≥ 85 %", asked >= 0.85 * alone)
 
 
 def _asked(bed: Bed) -> tuple[list[float], float]:

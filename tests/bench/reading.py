@@ -19,7 +19,6 @@ from tests.bench.report import Figure
 from tests.bench.rows import SCHEMA, rows
 from tests.support.process import ServerProcess
 
-GROUP = "Server"
 SCAN_ROWS, BATCH_ROWS = 4_000_000, 100_000
 WIDE_COPIES = 4
 SUBSCRIBERS = 100
@@ -54,7 +53,7 @@ def _scan(lake: lakestore.Lake) -> Iterator[Figure]:
         if found != SCAN_ROWS:
             raise AssertionError("rows are missing")
     median = statistics.median(runs)
-    yield Figure(GROUP, "scan back as Arrow, hot log", f"{median:,.0f} rows/s", "≥ 10,000,000", median >= 10e6)
+    yield Figure("scan back as Arrow, hot log", f"{median:,.0f} rows/s", "≥ 10,000,000", median >= 10e6)
 
 
 def _fill(table: lakestore.Table, batches: list[pa.RecordBatch]) -> None:
@@ -77,7 +76,7 @@ def _projection(lake: lakestore.Lake) -> Iterator[Figure]:
         for name, (rate, size) in (("int", number), ("bigint", big))
     )
     met = number[0] / every[0] >= 13 and number[1] / every[1] <= 0.04
-    yield Figure(GROUP, "1 of 20 columns against all 20", shown, "≥ 13x, ≤ 4 %", met)
+    yield Figure("1 of 20 columns against all 20", shown, "≥ 13x, ≤ 4 %", met)
 
 
 def _fetched(lake: lakestore.Lake, name: str, columns: list[str]) -> tuple[float, int]:
@@ -102,7 +101,6 @@ def _subscribers(lake: lakestore.Lake) -> Iterator[Figure]:
     table = lake.create_table("bench.shared", SCHEMA, buckets=1)
     one, hundred = (_followed(table, lake.snapshot().token, count) for count in (1, SUBSCRIBERS))
     yield Figure(
-        GROUP,
         f"{SUBSCRIBERS} subscribers of one table against one",
         f"{hundred / 1e6:,.0f} MB/s against {one / 1e6:,.0f} MB/s: {hundred / one:.1f}x",
         "≥ 5x",
@@ -147,7 +145,6 @@ def _latency(lake: lakestore.Lake, address: str) -> Iterator[Figure]:
     """Append to subscriber at 200 rows a second for 10 s: alone, then beside a producer that writes all it can."""
     median, high = _followed_latency(lake, "bench.latency")
     yield Figure(
-        GROUP,
         "append to subscriber, 200 rows/s",
         f"p50 {median:.2f} ms, p99 {high:.2f} ms",
         "p50 < 2 ms, p99 < 8 ms",
@@ -164,7 +161,6 @@ def _latency(lake: lakestore.Lake, address: str) -> Iterator[Figure]:
         bulk.kill()
         bulk.wait()
     yield Figure(
-        GROUP,
         "append to subscriber beside a bulk load",
         f"p50 {median:.1f} ms, p99 {high:.1f} ms (bulk {rate:,.0f} rows/s)",
         "p99 < 50 ms",

@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 
 import lakestore
 from lakestore_server.journals.kafka_log import Admin, KafkaTopic
-from tests.bench.growth_log import BATCH_ROWS, ROW_BYTES, TURN_BATCHES, appended, batch_of, random_blobs, sent
+from tests.bench.blobs import BATCH_ROWS, ROW_BYTES, TURN_BATCHES, appended, batch_of, random_blobs, sent
 from tests.bench.report import Figure
 from tests.bench.rows import SCHEMA, rows
 from tests.bench.streaming import written
@@ -30,7 +30,6 @@ from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_servers import LEASE_SECONDS, KafkaServers, role_of
 from tests.support.waiting import until
 
-GROUP = "Replicas"
 KILLS = int(os.environ.get("LAKESTORE_BENCH_KILLS", "100"))
 COPY_GB = float(os.environ.get("LAKESTORE_BENCH_COPY_GB", "5"))
 COPY_RATE = re.compile(r"copy is complete.*mb_per_second=([\d.]+)")
@@ -70,7 +69,7 @@ def _large(cluster: KafkaCluster, folder: Path) -> Iterator[Figure]:
     with _pair(cluster, folder) as (_, lake):
         for turn in range(ROUNDS):
             Admin(KafkaTopic(cluster.address, f"rows{turn}")).create(replicas=3)
-            theirs.append(sent(cluster, f"rows{turn}", blobs) * ROW_BYTES / 1e6)
+            theirs.append(sent(cluster.address, f"rows{turn}", blobs) * ROW_BYTES / 1e6)
             table = lake.create_table(f"bench.rows{turn}", VALUE, buckets=1)
             ours.append(appended(table, batches, TURN_BATCHES) * ROW_BYTES / 1e6)
             if table.scan().count() != TURN_BATCHES * BATCH_ROWS:
@@ -78,7 +77,7 @@ def _large(cluster: KafkaCluster, folder: Path) -> Iterator[Figure]:
     mine, other = median(ours), median(theirs)
     shown = f"{mine:,.0f} MB/s, Kafka {other:,.0f} MB/s: {mine / other:.2f}x"
     what = "random 1 KB rows in 1 MB batches through the Kafka journal, beside Kafka's producer"
-    yield Figure(GROUP, what, shown, "≥ 0.8x", mine / other >= 0.8)
+    yield Figure(what, shown, "≥ 0.8x", mine / other >= 0.8)
 
 
 def _single(cluster: KafkaCluster, folder: Path) -> Iterator[Figure]:
@@ -104,9 +103,7 @@ def _single(cluster: KafkaCluster, folder: Path) -> Iterator[Figure]:
         raise AssertionError(f"Kafka refused rows: {failed[0]}")
     mine, other = median(ours), median(theirs)
     shown = f"p50 {mine:.2f} ms, Kafka {other:.2f} ms"
-    yield Figure(
-        GROUP, "append of one row of 1 KB, beside Kafka's producer", shown, "≤ Kafka + 1 ms", mine <= other + 1
-    )
+    yield Figure("append of one row of 1 KB, beside Kafka's producer", shown, "≤ Kafka + 1 ms", mine <= other + 1)
 
 
 def _keyed(cluster: KafkaCluster, folder: Path) -> Iterator[Figure]:
@@ -121,7 +118,7 @@ def _keyed(cluster: KafkaCluster, folder: Path) -> Iterator[Figure]:
             batches = [rows(chance.integers(0, KEYS, KEYED_ROWS)) for _ in range(KEYED_BATCHES)]
             rates.append(written(table, lakestore.Writer.upsert, batches))
     shown = f"{median(rates):,.0f} rows/s"
-    yield Figure(GROUP, "1 M uniform upserts into 1 M keys", shown, "≥ 400,000 rows/s", median(rates) >= 400_000)
+    yield Figure("1 M uniform upserts into 1 M keys", shown, "≥ 400,000 rows/s", median(rates) >= 400_000)
 
 
 def _lag(cluster: KafkaCluster, folder: Path) -> Iterator[Figure]:
@@ -162,7 +159,7 @@ def _lag(cluster: KafkaCluster, folder: Path) -> Iterator[Figure]:
     shown = f"p50 {p50:.0f}, p99 {p99:.0f}, most {lags.max():.0f} ms at {rate:,.0f} rows/s"
     met = bool(p99 < 250 and rate >= 0.95 * LAG_RATE)
     what = f"lag of the follower at 100,000 rows/s, in commits of {LAG_ROWS:,} rows"
-    yield Figure(GROUP, what, shown, "p99 < 250 ms at that rate", met)
+    yield Figure(what, shown, "p99 < 250 ms at that rate", met)
 
 
 def _copy(cluster: KafkaCluster, folder: Path) -> Iterator[Figure]:
@@ -202,7 +199,7 @@ def _copy(cluster: KafkaCluster, folder: Path) -> Iterator[Figure]:
     peer = f"the peer {alone:,.0f} -> {meanwhile:,.0f} MB/s: {part:.2f}x"
     shown = f"{rate:,.0f} MB/s, {peer}, serves after {ended - began:.0f} s"
     what = f"a new server copies {COPY_GB:g} GB from a peer, into which a client appends"
-    yield Figure(GROUP, what, shown, "≥ 150 MB/s, peer ≥ 0.85x", rate >= 150 and part >= 0.85)
+    yield Figure(what, shown, "≥ 150 MB/s, peer ≥ 0.85x", rate >= 150 and part >= 0.85)
 
 
 def _failover(cluster: KafkaCluster, folder: Path) -> Iterator[Figure]:
@@ -214,7 +211,7 @@ def _failover(cluster: KafkaCluster, folder: Path) -> Iterator[Figure]:
     bar = f"p50 < {LEASE_SECONDS + 0.5}, p99 < {LEASE_SECONDS + 1.5} s"
     met = bool(p50 < LEASE_SECONDS + 0.5 and p99 < LEASE_SECONDS + 1.5)
     what = f"leader killed, lease of {LEASE_SECONDS} s: time to the next acknowledged write"
-    yield Figure(GROUP, what, shown, bar, met)
+    yield Figure(what, shown, bar, met)
 
 
 def _outages(pair: KafkaServers, table: lakestore.Table) -> Iterator[float]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from tests.bench.bed import BIG, GROUP, Bed, timed
+from tests.bench.bed import BIG, Bed, timed
 from tests.bench.orders import IS_SMALL, SCHEMA
 from tests.bench.report import Figure
 
@@ -71,10 +71,10 @@ def cuts(bed: Bed, found: list[Cut]) -> Iterator[Figure]:
             ratio, seconds = ratio_of(took, query, f"{cut.percent} v2")
             v3, _ = ratio_of(took, query, f"{cut.percent} v3")
             shown = f"{ratio:.2f}x ({median_of(took, query, PLAIN):.2f} → {seconds:.2f} s), as v3 {v3:.2f}x"
-            yield Figure(GROUP, f"{cut.percent} % hot, {query}, on now", shown, f"≤ {bar}x", ratio <= bar)
+            yield Figure(f"{cut.percent} % hot, {query}, on now", shown, f"≤ {bar}x", ratio <= bar)
             ratio, seconds = ratio_of(took, query, f"{cut.percent} lakestore.spark")
             name = f"{cut.percent} % hot, {query}, by lakestore.spark"
-            yield Figure(GROUP, name, f"{ratio:.2f}x ({seconds:.2f} s)", f"≤ {bar}x", ratio <= bar)
+            yield Figure(name, f"{ratio:.2f}x ({seconds:.2f} s)", f"≤ {bar}x", ratio <= bar)
 
 
 def _forms(bed: Bed, cut: Cut) -> dict[str, Form]:
@@ -95,7 +95,7 @@ def recent(bed: Bed) -> Iterator[Figure]:
     for query in QUERIES:
         ratio, seconds = ratio_of(took, query, "v2")
         shown = f"{ratio:.2f}x ({median_of(took, query, PLAIN):.2f} → {seconds:.2f} s)"
-        yield Figure(GROUP, f"1 % hot, all of the newest rows, {query}, on now", shown, "≤ 1.05x", ratio <= 1.05)
+        yield Figure(f"1 % hot, all of the newest rows, {query}, on now", shown, "≤ 1.05x", ratio <= 1.05)
 
 
 def delete_forms(bed: Bed, percent: int) -> Iterator[Figure]:
@@ -117,7 +117,7 @@ def delete_forms(bed: Bed, percent: int) -> Iterator[Figure]:
         )
         kept = "in the executor's cache" if is_cached else "read again"
         name = f"{percent} % hot, {files} data files, sums / GROUP BY / all, deletes {kept}"
-        yield Figure(GROUP, name, shown, "", None)
+        yield Figure(name, shown, "", None)
     spark.conf.unset(_NO_CACHE)
 
 

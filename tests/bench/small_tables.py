@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import lakestore
-from tests.bench.bed import GROUP, timed
+from tests.bench.bed import timed
 from tests.bench.report import Figure
 from tests.support.process import ServerProcess
 
@@ -37,4 +37,4 @@ def measure(folder: Path) -> Iterator[Figure]:
                     (table.append if i % 2 else table.upsert)(rows)
                 seconds = timed(partial(subprocess.run, command, check=True, capture_output=True))
                 what = f"`lakestore tier --once`, {name} round of {count} tables of {ROWS:,} rows"
-                yield Figure(GROUP, what, f"{seconds:.0f} s", f"{bar:.0f} s", seconds <= bar)
+                yield Figure(what, f"{seconds:.0f} s", f"{bar:.0f} s", seconds <= bar)

@@ -29,7 +29,6 @@ from tests.bench.report import Figure
 from tests.support import postgres
 from tests.support.process import ServerProcess
 
-GROUP = "SQL door"
 QUERIES, CONNECTIONS, SECONDS, SCANS, WARM = 1_000, 20, 10.0, 3, 50
 P50_MS, PER_SECOND, COPY_ROWS, FLIGHT_ROWS, GROWTH = 2.0, 3_000.0, 1e6, 10e6, 1.1
 KEY_QUERY = "SELECT order_id, customer, amount FROM bench.orders WHERE order_id = %s"
@@ -65,7 +64,7 @@ def measure(folder: Path) -> Iterator[Figure]:
             _fill(where)
             yield from _key_queries("PostgreSQL: ", where, barred=False)
             rates = [_rate(lambda: _copied(where)) for _ in range(SCANS)]
-            yield Figure(GROUP, "PostgreSQL: COPY by psql", f"{statistics.median(rates):,.0f} rows/s", "", None)
+            yield Figure("PostgreSQL: COPY by psql", f"{statistics.median(rates):,.0f} rows/s", "", None)
 
 
 def _key_queries(who: str, where: str, *, barred: bool) -> Iterator[Figure]:
@@ -80,10 +79,10 @@ def _key_queries(who: str, where: str, *, barred: bool) -> Iterator[Figure]:
             assert found[0] == key
     p50, p99 = np.percentile(times[WARM:], (50, 99))
     bar, met = (f"p50 ≤ {P50_MS:.0f} ms", bool(p50 <= P50_MS)) if barred else ("", None)
-    yield Figure(GROUP, f"{who}{QUERIES:,} key queries, one connection", f"p50 {p50:.2f}, p99 {p99:.2f} ms", bar, met)
+    yield Figure(f"{who}{QUERIES:,} key queries, one connection", f"p50 {p50:.2f}, p99 {p99:.2f} ms", bar, met)
     rate = _together(where)
     bar, met = (f"≥ {PER_SECOND:,.0f}/s", rate >= PER_SECOND) if barred else ("", None)
-    yield Figure(GROUP, f"{who}key queries, {CONNECTIONS} connections", f"{rate:,.0f}/s", bar, met)
+    yield Figure(f"{who}key queries, {CONNECTIONS} connections", f"{rate:,.0f}/s", bar, met)
 
 
 def _together(where: str) -> float:
@@ -152,10 +151,10 @@ def _scans(memory: Memory, name: str, bar: float, scan: Callable[[], int]) -> It
         peaks.append(peak())
     rate = statistics.median(rates)
     what = f"{told(ROWS)} rows × 3 columns"
-    yield Figure(GROUP, f"{what}, {name}", f"{rate:,.0f} rows/s", f"≥ {bar:,.0f}", rate >= bar)
+    yield Figure(f"{what}, {name}", f"{rate:,.0f} rows/s", f"≥ {bar:,.0f}", rate >= bar)
     ratio = peaks[-1] / peaks[0]
     shown = f"{ratio:.2f}x, {peaks[-1] / 1e6:,.0f} MB"
-    yield Figure(GROUP, f"{name}: memory of scan {SCANS} over the first", shown, f"≤ {GROWTH}x", ratio <= GROWTH)
+    yield Figure(f"{name}: memory of scan {SCANS} over the first", shown, f"≤ {GROWTH}x", ratio <= GROWTH)
 
 
 class Memory:

@@ -31,7 +31,6 @@ from tests.bench.report import Figure
 from tests.bench.scans import GROUPS, QUERIES, SUMS, Form, Times, interleaved, median_of, ratio_of
 from tests.support.s3proxy import S3ProxyProcess, environment_of
 
-GROUP = "Lake on an S3 server"
 FOLDER, STORE = "folder", "store"
 RATIO_MAX = 1.3
 """Bar of a time on the store beside that in a folder."""
@@ -127,7 +126,7 @@ def _over(what: str, took: Mapping[str, list[float]], more: float, said: str) ->
     local, store = statistics.median(took[FOLDER]), statistics.median(took[STORE])
     shown = f"{store:.2f} s, in a folder {local:.2f} s: {store / local:.2f}x{said}"
     bar = RATIO_MAX * local + more
-    return Figure(GROUP, what, shown, f"≤ {bar:.2f} s", store <= bar)
+    return Figure(what, shown, f"≤ {bar:.2f} s", store <= bar)
 
 
 def _rounds(on: Stores) -> Iterator[Figure]:
@@ -153,7 +152,7 @@ def _rounds(on: Stores) -> Iterator[Figure]:
     yield _over(what, took, asked[-1] * on.latency, said)
     is_met = all(count <= OF_A_ROUND + OF_A_FILE * wrote for count, wrote in zip(asked, files, strict=True))
     bar = f"≤ {OF_A_ROUND} + {OF_A_FILE} per file"
-    yield Figure(GROUP, "requests of these rounds", ", ".join(each_file), bar, is_met)
+    yield Figure("requests of these rounds", ", ".join(each_file), bar, is_met)
 
 
 def _presented(on: Stores) -> Iterator[Figure]:
@@ -171,10 +170,10 @@ def _presented(on: Stores) -> Iterator[Figure]:
     warm = {name: statistics.median(took[1:]) for name, took in times.items()}
     shown = f"{first[STORE]:.2f} s, in a folder {first[FOLDER]:.2f} s"
     what = f"first `now`, {told(scaled(100_000))} hot rows on {told(ROWS)}"
-    yield Figure(GROUP, what, shown, "≤ 1.5 s", first[STORE] <= 1.5)
+    yield Figure(what, shown, "≤ 1.5 s", first[STORE] <= 1.5)
     shown = f"{ms(warm[STORE])}, in a folder {ms(warm[FOLDER])}"
     what = f"`now` after {told(scaled(1_000))} changes more"
-    yield Figure(GROUP, what, shown, "≤ 150 ms", warm[STORE] <= 0.15)
+    yield Figure(what, shown, "≤ 150 ms", warm[STORE] <= 0.15)
 
 
 def _union_reads(on: Stores) -> Iterator[Figure]:
@@ -201,7 +200,7 @@ def _beside(what: str, took: Times, query: str, forms: tuple[str, str], bar: flo
     form, plain = forms
     ratio, seconds = ratio_of(took, query, form, plain)
     shown = f"{ratio:.2f}x ({median_of(took, query, plain):.2f} → {seconds:.2f} s)"
-    return Figure(GROUP, what, shown, f"≤ {bar}x", ratio <= bar)
+    return Figure(what, shown, f"≤ {bar}x", ratio <= bar)
 
 
 def _changed(on: Stores) -> Iterator[Figure]:
@@ -223,7 +222,7 @@ def _changed(on: Stores) -> Iterator[Figure]:
     is_met = len(data) <= FILES_MAX and (median >= FILE_MB_MIN or IS_SMALL)
     bar = f"≤ {FILES_MAX}, median ≥ {FILE_MB_MIN} MB"
     what = f"live data files after {CHANGED_ROUNDS} rounds of 1 %, one partition"
-    yield Figure(GROUP, what, f"{len(data)}, median {median:.1f} MB", bar, is_met)
+    yield Figure(what, f"{len(data)}, median {median:.1f} MB", bar, is_met)
     took = interleaved(forms)
     for name in on.beds:
         for query in QUERIES:
@@ -249,7 +248,7 @@ def _flat(on: Stores) -> Iterator[Figure]:
         early, late = statistics.median(seen[quarter : 2 * quarter]), statistics.median(seen[-quarter:])
         shown = f"{early / 1e6:,.0f} → {late / 1e6:,.0f} MB: {late / early:.2f}x"
         what = f"memory of {name} over {FLAT_ROUNDS:,} rounds"
-        yield Figure(GROUP, what, shown, f"≤ {FLAT_MAX}x", late <= FLAT_MAX * early)
+        yield Figure(what, shown, f"≤ {FLAT_MAX}x", late <= FLAT_MAX * early)
 
 
 def _looks(made: Bed) -> dict[str, Callable[[], int]]:

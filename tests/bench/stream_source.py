@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from tests.bench.bed import BIG, GROUP, Bed
+from tests.bench.bed import BIG, Bed
 from tests.bench.orders import ROWS
 from tests.bench.report import Figure
 from tests.support.waiting import until
@@ -45,4 +45,4 @@ def measure(bed: Bed) -> Iterator[Figure]:
     median = statistics.median(rates)
     shown = f"{median:,.0f} changes/s (of {', '.join(f'{rate:,.0f}' for rate in sorted(rates))})"
     name = f"streaming source of Spark, one executor of {os.cpu_count()} cores"
-    yield Figure(GROUP, name, shown, "≥ 300,000", median >= 300_000)
+    yield Figure(name, shown, "≥ 300,000", median >= 300_000)

@@ -17,8 +17,6 @@ from tests.bench.report import Figure
 from tests.bench.rows import SCHEMA, regular_rows, rows
 from tests.support.process import ServerProcess
 
-GROUP = "Server"
-
 
 def measure(folder: Path) -> Iterator[Figure]:
     """All figures, one after the other."""
@@ -32,7 +30,7 @@ def rate(name: str, bar: int, runs: list[float]) -> Figure:
     """The median of some runs against its bar."""
     median = statistics.median(runs)
     shown = f"{median:,.0f} rows/s (of {', '.join(f'{run:,.0f}' for run in sorted(runs))})"
-    return Figure(GROUP, name, shown, f"≥ {bar:,}", median >= bar)
+    return Figure(name, shown, f"≥ {bar:,}", median >= bar)
 
 
 def written(
@@ -83,7 +81,6 @@ def _small_commits(lake: lakestore.Lake) -> Iterator[Figure]:
         raise AssertionError("rows are missing")
     median, high = np.percentile(took, [50, 99])
     yield Figure(
-        GROUP,
         "1,000 commits of 10 rows x 23 columns",
         f"p50 {median:.2f} ms, p99 {high:.2f} ms",
         "p50 ≤ 3 ms",
@@ -98,10 +95,9 @@ def _single_rows(lake: lakestore.Lake) -> Iterator[Figure]:
     took = _appended(table, batch, 1_000)
     median, high = np.percentile(took, [50, 99])
     shown = f"p50 {median:.2f} ms, p99 {high:.2f} ms"
-    yield Figure(GROUP, "single-row appends, one thread", shown, "p50 ≤ 1 ms", bool(median <= 1))
+    yield Figure("single-row appends, one thread", shown, "p50 ≤ 1 ms", bool(median <= 1))
     one, many = _together(table, batch, 1), _together(table, batch, 16)
     yield Figure(
-        GROUP,
         "single-row appends, 16 threads against one",
         f"{many:,.0f} rows/s against {one:,.0f}: {many / one:.1f}x",
         "≥ 5x",

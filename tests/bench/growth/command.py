@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
@@ -20,19 +20,20 @@ from tests.bench.growth import crowd, fluss, lake, measured, pages, picture, upk
 from tests.bench.growth.keyed import FAILURES, PARTS, Keyed, Limits
 from tests.bench.growth.measured import Measured
 from tests.bench.growth.rows import KINDS, NUMBER
-from tests.bench.report import Figure
+from tests.bench.report import Figure, Part, Run
 
 DISK_BYTES_PER_ROW, DISK_ROWS_PER_SECOND = 110, 1_000_000
 """About what a run takes: rows of the table, and upserts for as long as they last."""
 _WIDTHS = 70, 75, 22
 """Columns of a printed figure."""
 LAKE_PARTS = {
-    "files": lake.files,
-    "server": upkeep.server,
-    "verify": upkeep.exact,
-    "upkeep": upkeep.upkeep,
-    "readers": upkeep.readers,
+    "files": Part("Growth: plans of many files", lake.files),
+    "server": Part("100,000 files: the server", upkeep.server),
+    "verify": Part("100,000 files: verify", upkeep.exact),
+    "upkeep": Part("100,000 files: rounds and upkeep", upkeep.upkeep),
+    "readers": Part("100,000 files: other engines", upkeep.readers),
 }
+_COMMAND = 'make bench growth ARGS="{}"'
 _UNITS = {"": 1, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 
 
@@ -86,7 +87,7 @@ def main(
     """Measure growth, and put it into docs/growth.json, docs/growth.svg, docs/benchmarks.md and docs/sizing.md."""
     chosen = tuple(part for part in PARTS if part in parts.split(","))
     limits = Limits(seconds, fill_seconds, settle_seconds)
-    known, began = measured.known(key), time.monotonic()
+    known, began = dict[int, Measured](), time.monotonic()
     for count in keys:
         place = folder or Path(tempfile.mkdtemp(prefix="lakestore-growth-"))
         place.mkdir(parents=True, exist_ok=True)
@@ -94,6 +95,7 @@ def main(
         if time.monotonic() - began > limit or free < wanted:
             _note(f"{measured.count_of(count)} keys: left out, after {limit:.0f} s or with {free / 1e9:.0f} GB free")
             continue
+        start = report.RunStart(_COMMAND.format(f"--keys {','.join(map(str, keys))} --key {key}"))
         try:
             found = Keyed(place, count, limits, key).measure(chosen)
         except FAILURES as error:
@@ -106,7 +108,7 @@ def main(
         show = list(measured.figures(found, known))
         _say(show)
         if not dry:
-            _write([found], show)
+            _write(found, show, start.end())
     if logs:
         _logs(logs, is_dry=dry)
     if lakes or rounds:
@@ -118,38 +120,35 @@ def main(
         pages.write()
 
 
-def _write(found: Sequence[Measured], figures: Sequence[Figure]) -> None:
-    measured.store(found, {})
+def _write(found: Measured, figures: Sequence[Figure], run: Run) -> None:
+    measured.store([found], {})
     picture.draw(measured.known())
-    report.write(list(figures))
+    report.write(f"Growth: {measured.told(found)}", run, {"figures": [asdict(figure) for figure in figures]})
 
 
 def _logs(names: str, *, is_dry: bool) -> None:
     """The parts of the log's own module."""
-    parts: dict[str, Callable[[Path], Iterator[Figure]]] = import_module("tests.bench.growth_log").PARTS
-    for figure in report.measured(parts, parts if names == "all" else names.split(","), _WIDTHS):
-        if not is_dry:
-            report.write([figure])
+    parts: dict[str, Part] = import_module("tests.bench.growth_log").PARTS
+    chosen = list(parts) if names == "all" else names.split(",")
+    report.measure(parts, chosen, _WIDTHS, _COMMAND.format("--keys '' --log {}"), is_dry=is_dry)
 
 
 def _lake(names: str, rounds: Sequence[int], limit: float, *, is_dry: bool) -> None:
-    """The lake's parts; each figure is written when it is there."""
+    """The lake's parts."""
     chosen = [name for name in LAKE_PARTS if names == "all" or name in names.split(",")]
-    parts: dict[str, Callable[[Path], Iterator[Figure]]] = {name: LAKE_PARTS[name] for name in chosen}
+    report.measure(LAKE_PARTS, chosen, _WIDTHS, _COMMAND.format("--keys '' --lake {}"), is_dry=is_dry)
     if rounds:
-        parts["rounds"] = lambda folder: lake.rounds(folder, rounds, limit)
-    for figure in report.measured(parts, parts, _WIDTHS):
-        if not is_dry:
-            report.write([figure])
+        part = Part("Growth: rounds upon many rows", lambda folder: lake.rounds(folder, rounds, limit))
+        command = _COMMAND.format(f"--keys '' --rounds {','.join(map(str, rounds))}")
+        report.measure({"rounds": part}, ["rounds"], _WIDTHS, command, is_dry=is_dry)
 
 
 def _beside(keys: Sequence[int], buckets: int, *, is_dry: bool) -> None:
     """Runs beside Fluss, one for each number of keys."""
     for count in keys:
-        part = partial(fluss.beside, count=count, buckets=buckets)
-        for figure in report.measured({"fluss": part}, ["fluss"], _WIDTHS):
-            if not is_dry:
-                report.write([figure])
+        measure = partial(fluss.beside, count=count, buckets=buckets)
+        part = Part(f"Growth: {measured.count_of(count)} keys beside Fluss", measure)
+        report.measure({"fluss": part}, ["fluss"], _WIDTHS, _COMMAND.format(f"--fluss {count}"), is_dry=is_dry)
 
 
 def _crowd(scale: float, *, is_dry: bool) -> None:

@@ -22,7 +22,6 @@ from tests.bench.rows import SCHEMA
 from tests.support.fluss import FlussProcess, FlussProducer
 from tests.support.process import ServerProcess
 
-GROUP = "Growth"
 TURNS, UPDATE_SECONDS, CHECKED_KEYS = 3, 30.0, 1_000
 WARM_KEYS = 200_000
 """More keys of both tables, before anything is measured: a JVM compiles what it runs."""
@@ -107,7 +106,7 @@ def _figure(what: str, mine: tuple[float, float], other: tuple[float, float]) ->
         f"{mine[0]:,.0f} rows/s, Fluss {other[0]:,.0f}: {mine[0] / other[0]:.1f}x;"
         f" {mine[1]:.1f} s of the server's processor per million, Fluss {other[1]:.1f} s"
     )
-    return Figure(GROUP, what, shown, "≥ 1x", mine[0] >= other[0])
+    return Figure(what, shown, "≥ 1x", mine[0] >= other[0])
 
 
 def _say(text: str) -> None:

@@ -23,7 +23,8 @@ import lakestore
 from lakestore.client import writer
 from lakestore.errors import LakestoreError, Unavailable
 from lakestore.v1.lakestore_pb2 import StatusRequest
-from tests.bench.growth import accounts, beside, machine, page_cache
+from tests.bench import machine
+from tests.bench.growth import accounts, beside, page_cache
 from tests.bench.growth.accounts import Written
 from tests.bench.growth.measured import Measured, told
 from tests.bench.growth.rows import BATCH_ROWS, KINDS, NUMBER, Rows

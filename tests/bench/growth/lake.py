@@ -32,7 +32,6 @@ from tests.support.many_files import LAKE, SCHEMA, ManyFiles
 from tests.support.presenting import Presenting
 from tests.support.served import Served
 
-GROUP = "Growth"
 FILES = 1_000, 10_000, 100_000
 PARTITIONS, FILES_PER_MANIFEST, FILE_ROWS = 10_000, 1_000, 2
 DEAD = 100
@@ -83,7 +82,7 @@ def _planned(folder: Path, count: int) -> Iterator[Figure]:
     took["all files, nothing known"] = _spent(lambda: plan("", later))
     shown = ", ".join(f"{name} {_ms(seconds)}" for name, seconds in took.items())
     memory = (resident_bytes() - before) / 1e6
-    yield Figure(GROUP, f"plan of {count:,} files, processor time", f"{shown}; {memory:,.0f} MB more", "", None)
+    yield Figure(f"plan of {count:,} files, processor time", f"{shown}; {memory:,.0f} MB more", "", None)
 
 
 def _table() -> Any:
@@ -119,7 +118,7 @@ def _presented(folder: Path, count: int) -> Iterator[Figure]:
         presenting.presenter.close()
     shown = f"first {_ms(took[0])}, then {_ms(took[1])}, after a round's commit {_ms(took[2])}; {memory:,.0f} MB more"
     name = f"{DEAD} rows that died in {count:,} files presented, processor time"
-    yield Figure(GROUP, name, shown, "", None)
+    yield Figure(name, shown, "", None)
 
 
 def _vectors(folder: Path, count: int) -> Figure:
@@ -146,9 +145,7 @@ def _vectors(folder: Path, count: int) -> Figure:
         memory = (resident_bytes() - before) / 1e6
         presenting.presenter.close()
     shown = f"first {_ms(took[0])}, then {_ms(took[1])}; {memory:,.0f} MB more"
-    return Figure(
-        GROUP, f"{DEAD} rows that died in {count:,} files with a vector each, processor time", shown, "", None
-    )
+    return Figure(f"{DEAD} rows that died in {count:,} files with a vector each, processor time", shown, "", None)
 
 
 def _small_files(served: Served, folder: Path, count: int, **said: Any) -> ManyFiles:
@@ -183,7 +180,7 @@ def rounds(folder: Path, sizes: Sequence[int], seconds: float) -> Iterator[Figur
                 held = _grown(table, tierer, range(held, size), end, folder)
                 if held < size:
                     name = f"round of {CHANGED:,} changed keys upon {measured.count_of(size)}"
-                    yield Figure(GROUP, name, f"left out: time or disk ended at {measured.count_of(held)}", "", None)
+                    yield Figure(name, f"left out: time or disk ended at {measured.count_of(held)}", "", None)
                     break
                 took = time.monotonic() - began
                 yield _round_of(table, tierer, stamps, size, _loaded(folder, held - before, took))
@@ -227,9 +224,7 @@ def _round_of(table: lakestore.Table, tierer: Any, stamps: list[tuple[str, float
     read = tierer.tools.indexes.figures
     shown = f"{whole:.1f} s: {', '.join(f'{name} {spent:.1f}' for name, spent in stages.items())}"
     said = f"; offset indexes {read.disk_bytes / 1e6:,.0f} MB mapped, {read.memory_bytes / 1e6:,.0f} MB in memory"
-    return Figure(
-        GROUP, f"round of {CHANGED:,} changed keys upon {measured.count_of(size)}", shown + said + load, "", None
-    )
+    return Figure(f"round of {CHANGED:,} changed keys upon {measured.count_of(size)}", shown + said + load, "", None)
 
 
 def _stages(began: float, stamps: Sequence[tuple[str, float]]) -> dict[str, float]:

@@ -9,12 +9,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench.growth import machine
-from tests.bench.growth.machine import Pace
+from tests.bench import machine
 from tests.bench.growth.rows import KINDS, NUMBER
+from tests.bench.machine import Pace
 from tests.bench.report import Figure
 
-GROUP = "Growth"
 STORE = Path(__file__).parents[3] / "docs" / "growth.json"
 _MILLION = 1_000_000
 _MANY = 50 * _MILLION
@@ -121,12 +120,12 @@ def figures(found: Measured, others: Mapping[int, Measured]) -> Iterator[Figure]
     yield from _reads(found)
     yield from _ratios(found, others)
     if found.paces:
-        yield Figure(GROUP, f"{told(found)}: pace of the machine", machine.told(found.paces), "", None)
+        yield Figure(f"{told(found)}: pace of the machine", machine.told(found.paces), "", None)
 
 
 def _figure(found: Measured, name: str, shown: str, bar: str, met: bool, *, of_every_key: bool = False) -> Figure:
     holds = found.keys >= _MANY if found.key == NUMBER else of_every_key
-    return Figure(GROUP, f"{told(found)}: {name}", shown, bar if holds else f"({bar})", met if holds else None)
+    return Figure(f"{told(found)}: {name}", shown, bar if holds else f"({bar})", met if holds else None)
 
 
 def _writes(found: Measured) -> Iterator[Figure]:
@@ -148,7 +147,7 @@ def _writes(found: Measured) -> Iterator[Figure]:
         shown = (
             f"{found.checkpoints} of {found.checkpoint_seconds:.1f} s, {found.anonymous_bytes / 1e9:.2f} GB of memory"
         )
-        yield Figure(GROUP, f"{told(found)}: checkpoints meanwhile", shown, "", None)
+        yield Figure(f"{told(found)}: checkpoints meanwhile", shown, "", None)
 
 
 def _with(share: float) -> str:
@@ -160,7 +159,7 @@ def _reads(found: Measured) -> Iterator[Figure]:
         shown = f"{found.lookup:,.0f} keys/s{_with(found.lookup_cached)}"
         yield _figure(found, "look-ups of 1,000, warm", shown, "≥ 250,000", found.lookup >= 250_000)
         shown = f"p50 {found.single_p50_ms:.2f}, p99 {found.single_p99_ms:.2f} ms"
-        yield Figure(GROUP, f"{told(found)}: single look-up", shown, "", None)
+        yield Figure(f"{told(found)}: single look-up", shown, "", None)
     if found.index_bytes >= 0:
         each, after = (size / found.keys for size in (found.index_bytes, found.index_bytes_upserted))
         later = f", {after:.1f} after the upserts" if after > 0 else ""

@@ -30,7 +30,6 @@ from tests.support.engines import DuckDb
 from tests.support.landed_files import LandedFiles
 from tests.support.process import ServerProcess
 
-GROUP = "Growth"
 FILES, PARTITIONS = 100_000, 10_000
 CHANGED, ROUNDS, ORPHANS = 1_000, 2, 100
 NAME = "bench.big"
@@ -118,7 +117,7 @@ def _figures(shown: dict[str, Spent]) -> Iterator[Figure]:
             seconds, megabytes = BARS[name]
             bar = f"≤ {seconds:g} s" + (f", {megabytes} MB" if megabytes else "")
             is_met = spent.seconds <= seconds and (megabytes is None or spent.bytes <= megabytes * 1e6)
-        yield Figure(GROUP, f"{name} of a table of {FILES:,} files", str(spent), bar, is_met)
+        yield Figure(f"{name} of a table of {FILES:,} files", str(spent), bar, is_met)
 
 
 def server(folder: Path) -> Iterator[Figure]:

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.bench.growth import machine, measured, page_cache, pages, picture
+from tests.bench import machine
+from tests.bench.growth import measured, page_cache, pages, picture
 from tests.bench.growth.keyed import Progress
 from tests.bench.growth.measured import Measured, slope
 from tests.bench.growth.rows import KINDS, NUMBER, UUID, Rows

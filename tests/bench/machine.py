@@ -1,11 +1,12 @@
-"""The pace of the machine just before a part is measured: a shared one is half as fast at one moment as at another."""
+"""The machine that measures, and its pace: a shared machine is half as fast at one moment as at another."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,27 @@ def pace(folder: Path) -> Pace:
     gathered = min(_tried(lambda: words[places])) / GATHERS * 1e9
     synced = SYNCED_BYTES / 1e6 / sorted(_tried(lambda: _synced(folder / "pace", data)))[TIMES // 2]
     return dict(zip(WHATS, (hashed, gathered, synced), strict=True))
+
+
+def description() -> str:
+    """What the machine is: system, processor, memory, Python."""
+    processor = next((value for name, value in _lines("/proc/cpuinfo") if name == "model name"), platform.machine())
+    memory = next((int(value.split()[0]) for name, value in _lines("/proc/meminfo") if name == "MemTotal"), 0)
+    return (
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores ({processor}), "
+        f"{memory / 1e6:.0f} GB, Python {platform.python_version()}"
+    )
+
+
+def load() -> float:
+    """Mean number of processes that wanted a core in the last minute."""
+    return round(os.getloadavg()[0], 2)
+
+
+def _lines(file: str) -> Iterator[tuple[str, str]]:
+    for line in Path(file).read_text().splitlines():
+        name, _, value = line.partition(":")
+        yield name.strip(), value.strip()
 
 
 def _tried(work: Callable[[], object]) -> list[float]:
