@@ -9,14 +9,13 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import click
 
 from tests.bench import report
-from tests.bench.growth import crowd, fluss, lake, measured, pages, picture, upkeep
+from tests.bench.growth import crowd, lake, measured, pages, picture, upkeep
 from tests.bench.growth.keyed import FAILURES, PARTS, Keyed, Limits
 from tests.bench.growth.measured import Measured
 from tests.bench.growth.rows import KINDS, NUMBER
@@ -61,8 +60,6 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> t
 @click.option("--crowd", "crowds", is_flag=True, help="Many tables, buckets, segments, subscribers, once each.")
 @click.option("--lake", "lakes", default="", help=f"Parts upon many data files: {', '.join(LAKE_PARTS)}; or `all`.")
 @click.option("--rounds", default="", callback=_numbers, help="Sizes of tables that rounds with Spark are made upon.")
-@click.option("--fluss", "beside", default="", callback=_numbers, help="Numbers of keys of runs beside Fluss.")
-@click.option("--fluss-buckets", default=4, show_default=True, help="Buckets of both tables.")
 @click.option("--crowd-scale", default=1.0, show_default=True, help="Part of the crowds' sizes.")
 @click.option("--limit", default=900.0, show_default=True, help="Seconds after which no further number of keys begins.")
 @click.option("--dry", is_flag=True, help="Write nothing to docs.")
@@ -78,8 +75,6 @@ def main(
     crowds: bool,
     lakes: str,
     rounds: tuple[int, ...],
-    beside: tuple[int, ...],
-    fluss_buckets: int,
     crowd_scale: float,
     limit: float,
     dry: bool,
@@ -113,7 +108,6 @@ def main(
         _logs(logs, is_dry=dry)
     if lakes or rounds:
         _lake(lakes, rounds, limit, is_dry=dry)
-    _beside(beside, fluss_buckets, is_dry=dry)
     if crowds:
         _crowd(crowd_scale, is_dry=dry)
     if not dry:
@@ -141,14 +135,6 @@ def _lake(names: str, rounds: Sequence[int], limit: float, *, is_dry: bool) -> N
         part = Part("Growth: rounds upon many rows", lambda folder: lake.rounds(folder, rounds, limit))
         command = _COMMAND.format(f"--keys '' --rounds {','.join(map(str, rounds))}")
         report.measure({"rounds": part}, ["rounds"], _WIDTHS, command, is_dry=is_dry)
-
-
-def _beside(keys: Sequence[int], buckets: int, *, is_dry: bool) -> None:
-    """Runs beside Fluss, one for each number of keys."""
-    for count in keys:
-        measure = partial(fluss.beside, count=count, buckets=buckets)
-        part = Part(f"Growth: {measured.count_of(count)} keys beside Fluss", measure)
-        report.measure({"fluss": part}, ["fluss"], _WIDTHS, _COMMAND.format(f"--fluss {count}"), is_dry=is_dry)
 
 
 def _crowd(scale: float, *, is_dry: bool) -> None:

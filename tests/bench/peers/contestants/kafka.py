@@ -87,7 +87,7 @@ def producer(address: str, settings: Sequence[Setting]) -> Producer:
         {
             "bootstrap.servers": address,
             "acks": "all",
-            "delivery.report.only.error": "true",  # else the client's thread makes a Python object of each message
+            "delivery.report.only.error": True,  # else the client's thread makes a Python object of each message
             **{setting.name: setting.value for setting in settings},
         }
     )

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tests.bench.blobs import BATCH_ROWS, ROW_BYTES, TURN_BATCHES, random_blobs
 from tests.bench.peers.contest import Measure, Workload
-from tests.bench.peers.contestants import kafka, lakestore
+from tests.bench.peers.contestants import fluss, kafka, lakestore
 
 WARM_BATCHES = 100
 RANDOM, SAME = "rows of random bytes", "rows of one letter"
@@ -50,6 +50,7 @@ WORKLOAD = Workload(
         lakestore.CONTESTANT,
         kafka.contestant(kafka.THROUGHPUT, is_synced=True),
         kafka.contestant(kafka.THROUGHPUT, is_synced=False),
+        fluss.contestant(),
     ),
     prepare=prepare,
     turn=turn,

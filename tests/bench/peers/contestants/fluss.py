@@ -1,4 +1,4 @@
-"""Apache Fluss by its Maven coordinates: ZooKeeper, coordinator and tablet server, and a producer of its own client.
+"""Apache Fluss by its Maven coordinates: ZooKeeper, coordinator and tablet server, and a program with its own client.
 
 Fluss 0.9.1 is the newest server that Maven Central has. It keeps primary-key tables in RocksDB and, as it is shipped,
 makes no write durable by fsync before the answer. All settings but ports, folders and memory are its own.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,6 +18,7 @@ from typing import Self
 from lakestore.java import java
 from lakestore_demo.ivy import fetch
 from lakestore_demo.processes import free_ports
+from tests.bench.peers.contest import Contestant, Failed, Missing, Setting
 from tests.support.java_source import compiled
 
 SERVER_VERSION, CLIENT_VERSION = "0.9.1-incubating", "1.0.0"
@@ -27,12 +29,8 @@ _CLIENT = (f"org.apache.fluss:fluss-client:{CLIENT_VERSION}", *_LOGGING)
 _ZOOKEEPER = "org.apache.fluss.shaded.zookeeper3.org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _COORDINATOR = "org.apache.fluss.server.coordinator.CoordinatorServer"
 _TABLETS = "org.apache.fluss.server.tablet.TabletServer"
-_PRODUCER = Path(__file__).with_name("FlussUpserts.java")
+_CLIENT_PROGRAM = Path(__file__).with_name("FlussClient.java")
 _OPTIONS = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "--add-opens=java.base/java.nio=ALL-UNNAMED")
-
-
-class FlussError(RuntimeError):
-    """Fluss does not start, or refuses rows."""
 
 
 def jars(artifacts: Sequence[str]) -> Path:
@@ -96,56 +94,50 @@ class FlussProcess:
         self._open.close()
 
 
-class FlussProducer:
-    """A process with Fluss's client and one new table of five columns. A context manager."""
+class Fluss:
+    """A process with Fluss's client, which does what it is asked: see `FlussClient.java`. A context manager."""
 
-    def __init__(self, fluss: FlussProcess, buckets: int) -> None:
-        command = [
-            java(),
-            "-Xmx1g",
-            *_OPTIONS,
-            "-cp",
-            compiled(_PRODUCER, jars(_CLIENT)),
-            _PRODUCER.stem,
-            fluss.address,
-        ]
-        self._log = fluss.folder / "producer.log"
+    def __init__(self, servers: FlussProcess, settings: Sequence[Setting]) -> None:
+        self.servers = servers
+        self._log = servers.folder / "client.log"
+        command = [java(), "-Xmx2g", *_OPTIONS, "-cp", compiled(_CLIENT_PROGRAM, jars(_CLIENT)), _CLIENT_PROGRAM.stem]
+        command += [servers.address, *(f"{setting.name}={setting.value}" for setting in settings)]
         deadline = time.monotonic() + START_SECONDS
         while True:  # the coordinator makes no table before it knows of the tablet server
             with self._log.open("w") as log:
                 self._process = subprocess.Popen(
-                    [*command, str(buckets)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
                 )
             assert self._process.stdout is not None
-            if self._process.stdout.readline() == "ready\n":
+            self._process.stdout.readline()
+            try:
+                self.ask("make started 1 sent")
+            except Failed as error:
+                if time.monotonic() > deadline:
+                    raise Missing(f"Fluss does not make a table: {error}") from error
+            else:
                 return
-            self._process.communicate()
-            if time.monotonic() > deadline:
-                raise FlussError(f"Fluss does not make a table: {self._log.read_text()[-2000:]}")
 
-    def _asked(self, line: str) -> tuple[int, float]:
+    def ask(self, line: str) -> list[int]:
+        """The numbers that answer a command. Raises `Failed` with the client's last words if it ends instead."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
-        said = self._process.stdout.readline().split()
-        if len(said) != 2:
-            raise FlussError(f"Fluss's producer ended: {self._log.read_text()[-2000:]}")
-        return int(said[0]), int(said[1]) / 1e9
+        try:
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the answer below is empty
+        if not (answer := self._process.stdout.readline()):
+            self._process.wait()
+            raise Failed(f"Fluss's client ended: {' '.join(self._log.read_text().split())[-500:]}")
+        return [int(word) for word in answer.split()]
 
-    def insert(self, first: int, count: int) -> tuple[int, float]:
-        """(rows, seconds) of inserts of the keys of so many numbers from one on, until all are acknowledged."""
-        return self._asked(f"insert {first} {count}")
-
-    def update(self, known: int, seconds: float) -> tuple[int, float]:
-        """(rows, seconds) of updates of keys drawn evenly of the first so many."""
-        return self._asked(f"update {known} {seconds}")
-
-    def check(self, known: int, count: int) -> None:
-        """`FlussError` unless so many of the keys, drawn evenly, are found."""
-        found, _ = self._asked(f"check {known} {count}")
-        if found != count:
-            raise FlussError(f"{count - found} of {count} keys are missing")
+    def log(self, name: str, batches: Sequence[Sequence[bytes]]) -> Callable[[int], float]:
+        """Make a log and return what appends as many rows as so many of the batches have, in seconds until all are
+        acknowledged. The rows are the client's own: random ones unless all batches are one."""
+        self.ask(f"make {name} 1 bytes")
+        kind, rows = ("random" if len(batches) > 1 else "same"), len(batches[0])
+        return lambda count: self.ask(f"{kind} {name} {count * rows}")[1] / 1e9
 
     def __enter__(self) -> Self:
         return self
@@ -153,3 +145,21 @@ class FlussProducer:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._process.kill()
         self._process.communicate()
+
+
+@contextmanager
+def _started(folder: Path, settings: Sequence[Setting]) -> Iterator[Fluss]:
+    with FlussProcess(folder) as servers, Fluss(servers, settings) as client:
+        yield client
+
+
+def contestant(*settings: Setting) -> Contestant:
+    """Fluss as it is shipped but for these settings of its client."""
+    memory = Setting("JVM of the tablet server", "-Xmx4g", "room for 10 M keys on this machine")
+    return Contestant(
+        "Apache Fluss",
+        f"server {SERVER_VERSION}, client {CLIENT_VERSION}",
+        partial(_started, settings=settings),
+        "A write is acknowledged when it is in the page cache of the one tablet server, without fsync, as shipped.",
+        (memory, *settings),
+    )
