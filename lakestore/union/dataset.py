@@ -8,7 +8,7 @@ like the conditions of `scan`. A column of nulls precedes the table's columns. A
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -70,13 +70,24 @@ class Rows(ds.Dataset):  # type: ignore[misc]
         batches = self._batches(schema, condition, "" if filter is None else str(filter))
         return ds.Scanner.from_batches(pa.RecordBatchReader.from_batches(schema, batches))
 
+    def read(self, names: Sequence[str], condition: RowFilter | None) -> Generator[pa.RecordBatch]:
+        """The columns `names` of the rows that meet the condition."""
+        return self._batches(pa.schema([self._schema.field(name) for name in names]), condition, "")
+
+    def count(self, condition: RowFilter | None) -> int:
+        """The number of rows that meet the condition. Statistics may know it."""
+        figures = Figures()
+        count = arrow.count(self._cut, self._scan, condition, figures)
+        self._note((), "" if condition is None else condition.text, count, figures)
+        return count
+
     def _condition(self, expression: pc.Expression, names: Sequence[str]) -> RowFilter:
         """The pushed-down condition, translated, or applied as it is. DuckDB asks for the columns that it names too."""
         schema = pa.schema([self._schema.field(name) for name in names if name != NO_COLUMN])
         found = pushdown.parse(expression, self._scan.table, schema)
         return row_filter(expression, schema.names, schema) if found is None else found
 
-    def _batches(self, schema: pa.Schema, condition: RowFilter | None, text: str) -> Iterator[pa.RecordBatch]:
+    def _batches(self, schema: pa.Schema, condition: RowFilter | None, text: str) -> Generator[pa.RecordBatch]:
         names, figures, rows = [name for name in schema.names if name != NO_COLUMN], Figures(), 0
         # DuckDB calls the scanner in its own threads, which lack the caller's deadline.
         context = self._context.copy()
@@ -90,10 +101,11 @@ class Rows(ds.Dataset):  # type: ignore[misc]
             self._failures.append(error)
             raise
         finally:
-            said = (condition.text or text) if condition else ""
-            scan = self._scan
-            made = Explanation(scan.table.name, self._cut.token, tuple(names), said, rows, scan.live_rows, figures)
-            self.reads.append(made)
+            self._note(names, (condition.text or text) if condition else "", rows, figures)
+
+    def _note(self, names: Sequence[str], condition: str, rows: int, figures: Figures) -> None:
+        table, live_rows = self._scan.table.name, self._scan.live_rows
+        self.reads.append(Explanation(table, self._cut.token, tuple(names), condition, rows, live_rows, figures))
 
     def _counted(self) -> Iterator[pa.RecordBatch]:
         """Batches without columns, with as many rows as the plan counts."""

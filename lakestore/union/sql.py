@@ -10,7 +10,7 @@ import re
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -27,12 +27,12 @@ from lakestore.model.terminal_text import terminal_text
 from lakestore.model.times import position_text
 from lakestore.model.token import Token
 from lakestore.release import needs_extra
-from lakestore.rows import condition_text, literals, pushdown
-from lakestore.rows.condition import RowTest
+from lakestore.rows import literals, pushdown
 from lakestore.rows.literals import short
-from lakestore.union import arrow, old_names, sql_gate, sql_parameters, sql_text
-from lakestore.union.cut import Cut, Source, opened
-from lakestore.union.explanation import Explanation, Figures
+from lakestore.union import old_names, sql_gate, sql_parameters, sql_text
+from lakestore.union.cut import Source, opened
+from lakestore.union.explanation import Explanation
+from lakestore.union.plain_scan import PlainScan
 from lakestore.union.scan import frame_of_pandas, frame_of_polars
 from lakestore.union.sql_gate import folded
 from lakestore.union.sql_text import Statement
@@ -455,13 +455,36 @@ def _run(
 
     used = {identifier.name.lower() for identifier in asked.tree.find_all(exp.Identifier)}
     shown = old_names.spellings({name: rows.table for name, rows in views.items()}, used)
-    is_plain = not query.params and not query.only_types and not aliases
-    if cut and is_plain and views.keys() == named.keys() and shown == [{}]:
-        counted = _counted(asked, cut, next(iter(views)))
-        if counted is not None:
-            return _Answer(take(_Counted(counted.table), request), token, lambda: counted.reads)
+    plain = None
+    if shown == [{}] and len(views) == 1 and not (query.params or query.only_types or query.extra.functions):
+        ((name, rows),) = views.items()
+        plain = PlainScan.of(asked, name, rows, zone=query.zone, aliases=aliases)
+    if plain is not None:
+        return _Answer(_read(plain, request, take), token, reads)
     request = _typed(request, {name: rows.schema for name, rows in views.items()}, rules)
     return _Answer(_spelled(request, views, shown, take), token, reads)
+
+
+def _read(plain: PlainScan, request: _Request, take: _Take[_Taken]) -> _Taken:
+    """The value of `take` for the answer of a union read."""
+    batches = request.held.enter_context(closing(plain.batches(request.query.started)))
+    try:
+        return take(_Batches(pa.RecordBatchReader.from_batches(plain.schema, batches)), request)
+    except _engine_errors(request.engine) as error:
+        raise Invalid(f"the query failed: {sql_text.plain(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """A result with the methods of DuckDB's that are used here, for rows that come without DuckDB."""
+
+    reader: pa.RecordBatchReader
+
+    def to_arrow_table(self) -> pa.Table:
+        return self.reader.read_all()
+
+    def to_arrow_reader(self, _rows: int) -> pa.RecordBatchReader:
+        return self.reader
 
 
 def _aliases(bare: Sequence[str], search_path: Sequence[str], known: Sequence[Table]) -> dict[str, str]:
@@ -490,19 +513,6 @@ def _typed(request: _Request, schemas: Mapping[str, pa.Schema], rules: sql_gate.
     return replace(request, asked=replace(request.asked, text=text), kinds=kinds)
 
 
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """A result with the methods of DuckDB's that are used here, for rows that are known without DuckDB."""
-
-    table: pa.Table
-
-    def to_arrow_table(self) -> pa.Table:
-        return self.table
-
-    def to_arrow_reader(self, _rows: int) -> pa.RecordBatchReader:
-        return self.table.to_reader()
-
-
 def _rules(
     asked: Statement, query: Query, names: tuple[set[str], frozenset[str]], tables: Callable[[], Sequence[Table]]
 ) -> sql_gate.Rules:
@@ -529,41 +539,6 @@ def _meant(error: NotFound, asked: Statement, tables: Callable[[], Sequence[Tabl
     known = [table.name for table in tables()]
     wrong = [name for name in (*asked.names, *(name for name, _ in asked.past)) if name not in known]
     return NotFound(f"{error.message}{suggestion(wrong[0], known)}") if wrong and suggestion(wrong[0], known) else error
-
-
-def _counted(asked: Statement, cut: Cut, name: str) -> SqlResult | None:
-    """The result of `SELECT count(*) FROM t WHERE …`, which statistics may know; None for any other query."""
-    tree = asked.tree
-    if not isinstance(tree, exp.Select) or not tree.args.get("where"):
-        return None
-    if any(value for name, value in tree.args.items() if name not in ("expressions", "from_", "where")):
-        return None
-    source, where = tree.args["from_"].this, tree.args["where"].this
-    plain = isinstance(source, exp.Table) and not any(v for k, v in source.args.items() if k not in ("this", "db"))
-    (column,) = tree.expressions if len(tree.expressions) == 1 else (exp.Null(),)
-    if not plain or column.unalias().sql(dialect="duckdb").upper() != "COUNT(*)":
-        return None
-    if not _reads_alike(where, name):
-        return None
-    scan, figures = cut.plan.scan(name), Figures()
-    try:
-        condition = condition_text.parse(literals.fixed(where.sql(dialect="duckdb")), scan.table)
-    except Invalid:
-        return None  # DuckDB accepts more than this parser
-    if isinstance(condition.expression, RowTest):
-        return None  # computed values: integers have 64 bits here, and the width of their type in SQL
-    count = arrow.count(cut, scan, condition, figures)
-    read = Explanation(scan.table.name, cut.token, (), condition.text, count, scan.live_rows, figures)
-    found = pa.table({column.alias or "count_star()": pa.array([count], pa.int64())})
-    return SqlResult(found, cut.token, (read,))
-
-
-def _reads_alike(where: exp.Expr, name: str) -> bool:
-    """Whether names mean the same in SQL and in a Lakestore condition. In a condition `t.id` is a field of a struct,
-    never a column of table t.
-    """
-    own = {part.lower() for part in name.split(".")}
-    return not any(len(each.parts) > 1 and each.parts[0].name.lower() in own for each in where.find_all(exp.Column))
 
 
 def preload() -> None:
