@@ -91,6 +91,19 @@ def broken(chance: random.Random, parts: Sequence[bytes]) -> bytes:
     return bytes(data)
 
 
+def replayed(chance: random.Random, session: Sequence[bytes]) -> bytes:
+    """A recorded session with damage: to its start and login, or to some of its later messages."""
+    ready = next((place for place, part in enumerate(session) if part[:1] == b"p"), 0) + 1
+    login, rest = session[:ready], session[ready:]
+    if not rest or chance.random() < 0.15:
+        return broken(chance, login)
+    begin = chance.randrange(len(rest))
+    chosen = rest[begin : begin + chance.randint(1, 40)]
+    if chance.random() < 0.3:
+        chosen = [*chosen, *messages(chance)]
+    return b"".join(login) + broken(chance, chosen)
+
+
 def beginning(chance: random.Random) -> bytes:
     """The first bytes of a connection: of an honest client for the most part."""
     way = chance.randrange(12)

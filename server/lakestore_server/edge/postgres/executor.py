@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
@@ -449,6 +450,10 @@ class Executor:
         raise SqlError(sqlstates.READ_ONLY, f"cannot execute {statement.verb}: {READS_ONLY}")
 
 
+_PLACE = re.compile(r" at character (\d+)$")
+"""The end of a parser's sentence from the query process."""
+
+
 class _Placed:
     """Moves the position of an error from the statement into the client's text."""
 
@@ -458,8 +463,11 @@ class _Placed:
     def __enter__(self) -> None: ...
 
     def __exit__(self, _: object, error: object, __: object) -> None:
-        if isinstance(error, LakestoreError) and (position := int(getattr(error, "position", 0) or 0)):
-            error.position = position + self._begin  # type: ignore[attr-defined]
+        if isinstance(error, LakestoreError):
+            place = _PLACE.search(error.message)
+            position = int(getattr(error, "position", 0) or 0) or int(place[1] if place else 0)
+            if position:
+                error.position = position + self._begin  # type: ignore[attr-defined]
 
 
 def _no_cursor(name: str) -> SqlError:
