@@ -292,7 +292,7 @@ class Service:
         self.verbs: Verbs = _verbs(parts)
         self._is_shared = bool(engine.role)
         """Whether other servers may lead; looked up once, because each call asks."""
-        self.key_row = self._watched_row(lookups)
+        self.key_row, self.key_row_waits = self._watched_row(lookups), self._is_shared
 
     def _watched_row(self, lookups: Lookups) -> Callable[[pb.LookupRequest], KeyRow | None]:
         """`Lookup` of one whole key for callers in this process: the row is not encoded. None if only the RPC answers

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pytest
 from lakestore.limits import Limits
 from lakestore_server.access.principals import hash_of
 from lakestore_server.access.scram import ScramVerifier
+from lakestore_server.edge.postgres.port import Connection, PostgresPort
 from lakestore_server.settings import Postgres, Tls
 from tests.support import postgres_wire as wire
 from tests.support.certificates import Authority
@@ -286,6 +287,116 @@ def test_a_slow_client_stops_its_query_and_a_stalled_one_is_cut_off(tmp_path: Pa
             until(lambda: not served.server.queries.running(), "the query is over")  # type: ignore[union-attr]
             figures = served.server.sources.postgres
             until(lambda: not figures.known, "the connection is cut off")
+
+
+KEY_QUERY = "SELECT who FROM shop.orders WHERE id = $1"
+
+
+def looked_up(*keys: str, sync: bool = True) -> bytes:
+    """Messages that ask the prepared statement `k` for these keys, each behind its own Sync or all behind one."""
+    end = wire.message("S") if sync else b""
+    asked = b"".join(wire.bind([key.encode()], statement="k") + wire.describe() + wire.execute() + end for key in keys)
+    return asked if sync else asked + wire.message("S")
+
+
+def until_ready(plain: socket.socket, count: int = 1) -> list[wire.Reply]:
+    """The messages up to so many ReadyForQuery."""
+    data, ready, place = bytearray(), b"Z\0\0\0\5", 0
+    while count:
+        place = data.find(ready, max(place, 0))
+        if place >= 0 and len(data) > place + len(ready):
+            count, place = count - 1, place + len(ready)
+            continue
+        place = len(data) - len(ready) if place < 0 else place
+        more = plain.recv(1 << 20)
+        assert more, bytes(data[-200:])
+        data += more
+    return wire.replies(bytes(data))
+
+
+def connections(served: Served) -> list[Connection]:
+    """The connections of the server's port."""
+    assert served.server._postgres is not None
+    return list(served.server._postgres._connections)
+
+
+@contextmanager
+def prepared(served: Served) -> Iterator[socket.socket]:
+    """A connection that has prepared and asked `KEY_QUERY` once."""
+    with spoken(served) as plain:
+        plain.sendall(wire.start(database="shop") + wire.parse(KEY_QUERY, "k", [20]) + looked_up("0"))
+        assert until_ready(plain, 2)[-1].kind == "Z"
+        until(lambda: not any(each.is_working for each in connections(served)), "the thread of the begin is done")
+        yield plain
+
+
+@contextmanager
+def with_orders(folder: Path) -> Iterator[Served]:
+    """A small server with shop.orders."""
+    with small(folder, Limits()) as served:
+        served.lake.create_table("shop.orders", SCHEMA, primary_key=["id"]).upsert(ROWS)
+        yield served
+
+
+def test_a_key_query_needs_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with with_orders(tmp_path) as served, prepared(served) as plain:
+        works: list[object] = []
+        run = PostgresPort.run
+
+        def counted(port: PostgresPort, work: Callable[[], None]) -> None:
+            works.append(work)
+            run(port, work)
+
+        monkeypatch.setattr(PostgresPort, "run", counted)
+        for key in ("3", "4", "9"):
+            plain.sendall(looked_up(key))
+            rows = [reply.values for reply in until_ready(plain) if reply.kind == "D"]
+            assert rows == ([[f"Zoë {key}".encode()]] if key != "9" else [])
+        plain.sendall(wire.parse(KEY_QUERY, "", [20]) + wire.bind([b"2"]) + wire.execute() + wire.message("S"))
+        assert [reply.kind for reply in until_ready(plain)] == ["1", "2", "D", "C", "Z"]
+        assert not works
+        plain.sendall(wire.query("SELECT count(*) FROM shop.orders"))
+        assert [reply.values for reply in until_ready(plain) if reply.kind == "D"] == [[b"5"]]
+        assert len(works) == 1
+
+
+def test_an_error_in_a_pipeline_skips_to_its_sync(tmp_path: Path) -> None:
+    with with_orders(tmp_path) as served, prepared(served) as plain:
+        plain.sendall(looked_up("1", "no number", "2", sync=False) + looked_up("3"))
+        replies = until_ready(plain, 2)
+        assert [reply.kind for reply in replies] == [*"2TDC2E", "Z", *"2TDCZ"]
+        assert [reply.fields["C"] for reply in replies if reply.kind == "E"] == ["22P02"]
+        assert [reply.values[0] for reply in replies if reply.kind == "D"] == ["Zoë 1".encode(), "Zoë 3".encode()]
+
+
+def test_a_long_pipeline_lets_others_have_their_turn(tmp_path: Path) -> None:
+    count = 10_000
+    with with_orders(tmp_path) as served, prepared(served) as long, prepared(served) as short:
+        keyed = served.server.queries.figures.keyed  # type: ignore[union-attr]
+        sender = threading.Thread(target=lambda: long.sendall(looked_up("1") * count))
+        sender.start()
+        until(lambda: keyed["postgres"] > 100, "the pipeline is under way")
+        before = keyed["postgres"]
+        short.sendall(looked_up("2"))
+        until_ready(short)
+        passed = keyed["postgres"] - before
+        replies = until_ready(long, count)
+        sender.join()
+    assert passed < 1_000
+    assert sum(reply.kind == "D" for reply in replies) == count
+
+
+def test_a_client_that_does_not_read_its_key_queries_stops_them(tmp_path: Path) -> None:
+    count, text = 300, "x" * 100_000
+    with with_orders(tmp_path) as served:
+        served.lake.table("shop.orders").upsert([{"id": 7, "who": text}])
+        with prepared(served) as plain:
+            lock, keyed = connections(served)[0]._lock, served.server.queries.figures.keyed  # type: ignore[union-attr]
+            plain.sendall(looked_up("7") * count)
+            until(lambda: lock._waiters or keyed["postgres"] > count, "the server waits for its client")  # type: ignore[attr-defined]
+            assert keyed["postgres"] < count // 2
+            replies = until_ready(plain, count)
+    assert sum(reply.kind == "D" and reply.values == [text.encode()] for reply in replies) == count
 
 
 def test_a_server_that_stops_tells_its_sessions(tmp_path: Path) -> None:

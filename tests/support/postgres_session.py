@@ -16,6 +16,7 @@ from lakestore_server.access.callers import Access, Caller
 from lakestore_server.edge.postgres.login import Peer
 from lakestore_server.edge.postgres.session import Session
 from lakestore_server.host.clock import RealClock
+from lakestore_server.queries.answer import MayWait
 from lakestore_server.queries.question import Cancelled, Description, Form, Part, Question
 from tests.support import postgres_wire as wire
 from tests.support.postgres_wire import Reply
@@ -39,9 +40,11 @@ class ScriptedAnswer:
     """`rows N` has N rows; `cut T` names a token."""
 
     notices: tuple[str, ...] = ()
+    is_whole = False
 
     def __init__(self, question: Question, owner: ScriptedQuestions, count: int, token: str) -> None:
         self.schema, self.token = NUMBERS, token
+        self.derived: dict[Any, Any] = {}
         self._question, self._owner, self._count = question, owner, count
         owner.open += 1
         self._is_open = True
@@ -73,13 +76,17 @@ class ScriptedQuestions:
     on_part: Callable[[], None] | None = None
     commits: int = 0
 
-    def describe(self, question: Question) -> Description:
+    def describe(self, question: Question, *, waits: bool = True) -> Description:
+        if not waits:
+            raise MayWait
         if "wrong" in question.text:
             raise self._error()
         count = question.text.count("$")
         return Description((pa.int64(),) * count, NUMBERS)
 
-    def run(self, question: Question) -> Any:
+    def run(self, question: Question, *, waits: bool = True) -> Any:
+        if not waits:
+            raise MayWait
         self.asked.append(question)
         words = question.text.split()
         if "wrong" in words:

@@ -13,12 +13,23 @@ from lakestore_server.queries.question import Figures, Part
 _Value = TypeVar("_Value")
 
 
+class MayWait(Exception):
+    """The answer is not there at once: ask again in a thread that may wait."""
+
+
 class Answer(ABC):
     """The rows of a question, once. A context manager."""
 
-    def __init__(self, schema: pa.Schema, token: str, notices: Sequence[str] = ()) -> None:
+    is_whole = False
+    """Whether every row is there, so that no call of the answer waits."""
+
+    def __init__(
+        self, schema: pa.Schema, token: str, notices: Sequence[str] = (), derived: dict[Any, Any] | None = None
+    ) -> None:
         self.schema, self.token, self.notices = schema, token, tuple(notices)
         """`token` is the cut of the read; empty if the text names no table."""
+        self.derived: dict[Any, Any] = {} if derived is None else derived
+        """Values that a door derives from the schema. Answers to the same text may share them."""
         self.figures = Figures()
         """The figures of the whole answer, after the last part."""
 

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -29,6 +30,7 @@ from lakestore.rows.one_key import KeyCode
 from lakestore.union import plan
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.access.callers import Caller
+from lakestore_server.host.page_faults import disk_reads
 from lakestore_server.queries.answer import Answer
 from lakestore_server.queries.postgres.rows import DataRows, SingleRow
 from lakestore_server.queries.question import Description, Dialect, Figures, Form, Part, Question
@@ -42,6 +44,10 @@ _FORMS = (Form.ARROW, Form.ROWS)
 _Value = TypeVar("_Value")
 KEYS_MAX = 1_000
 """Keys of one IN list."""
+QUICK_SECONDS = 0.0005
+"""A look-up that takes less has read nothing from the disk."""
+DISK_SECONDS = 0.5
+"""Time after a read of the disk in which look-ups are taken to wait for it."""
 _CANDIDATE = re.compile(r"\s*SELECT\s.*\sFROM\s.*\sWHERE\s", re.IGNORECASE | re.DOTALL)
 _OTHER = re.compile(
     r"\b(JOIN|GROUP|ORDER|UNION|EXCEPT|INTERSECT|HAVING|OFFSET|FETCH|OVER|FOR|OR|NOT|LIKE|BETWEEN|IS|CASE)\b|\(\s*SELECT\b",
@@ -291,6 +297,8 @@ class KeyForm:
     code: KeyCode | None
     encoders: dict[tuple[tuple[bool, ...], str], SingleRow] = field(default_factory=dict)
     """Encoders of one row, by the formats of the columns and the session's zone."""
+    derived: dict[Any, Any] = field(default_factory=dict)
+    """The `derived` of every answer."""
     _plain: pa.Schema | None = None
     """A schema of look-ups that equals the answer's."""
 
@@ -420,11 +428,20 @@ def _shown_type(kind: pa.DataType) -> pa.DataType:
 class KeyAnswer(Answer):
     """The rows of a key query, which are there at once."""
 
-    def __init__(self, rows: pa.RecordBatch, token: str, part: Part, check: Callable[[], object]) -> None:
+    is_whole = True
+
+    def __init__(
+        self, form: KeyForm, rows: pa.RecordBatch, token: str, part: Part, check: Callable[[], object]
+    ) -> None:
         """`check` raises an error if the caller may no longer read the table."""
-        super().__init__(rows.schema, token)
-        self.rows, self.part, self._check = rows, part, check
+        super().__init__(form.schema, token, (), form.derived)
+        self._rows, self.part, self._check = rows, part, check
         self.figures = Figures(rows=rows.num_rows)
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        """The rows under the names of the answer."""
+        return pa.RecordBatch.from_arrays(self._rows.columns, schema=self.schema)
 
     def parts(self) -> Iterator[Part]:
         if self.part.rows:
@@ -445,11 +462,16 @@ class KeyQueries:
 
     def __init__(self, rpcs: Rpcs) -> None:
         self._rpcs = rpcs
-        self._forms: dict[tuple[str, tuple[str, ...], Dialect], KeyForm | None] = {}
+        self._forms: dict[tuple[str, tuple[str, ...], Dialect], KeyForm] = {}
+        self._disk_reads = 0
+        self._waits_until = 0.0
 
-    def describe(self, caller: Caller, question: Question) -> Description | None:
-        """Parameters and columns of a key query that the caller may ask; None for every other text."""
-        form = self._form(question)
+    def describe(self, caller: Caller, question: Question, *, waits: bool = True) -> Description | None:
+        """Parameters and columns of a key query that the caller may ask; None for every other text.
+
+        Without `waits` also None for a text that is not known yet: reading it takes milliseconds.
+        """
+        form = self._form(question, waits=waits)
         if form is None:
             return None
         try:
@@ -458,9 +480,15 @@ class KeyQueries:
             return None
         return Description(form.parameters, form.schema)
 
-    def answer(self, caller: Caller, question: Question) -> KeyAnswer | None:
-        """The rows; None if the query process must answer. Raises `NotFresh`."""
-        form = self._form(question) if question.form in _FORMS and question.rows_max is None else None
+    def answer(self, caller: Caller, question: Question, *, waits: bool = True) -> KeyAnswer | None:
+        """The rows; None if the query process must answer. Raises `NotFresh`.
+
+        Without `waits` also None if the look-up may wait: for many keys, a past cut, freshness, the other servers of a
+        group, or the disk. The locks that a look-up takes are held for microseconds.
+        """
+        if not waits and (self._rpcs.key_row_waits or time.monotonic() < self._waits_until):
+            return None
+        form = self._form(question, waits=waits) if question.form in _FORMS and question.rows_max is None else None
         keys = form.keys(question.parameters) if form is not None else None
         if form is None or keys is None:
             return None
@@ -478,7 +506,10 @@ class KeyQueries:
         else:
             request.keys = ipc.encode(keys.schema, [keys])
         try:
-            found = self._row(caller, form, request) or self._rows(caller, form, request)
+            if waits:
+                found = self._row(caller, form, request) or self._rows(caller, form, request)
+            else:
+                found = self._row_at_once(caller, form, request)
         except NotFresh:
             raise
         except LakestoreError:  # the process meets it too, and words it
@@ -486,7 +517,7 @@ class KeyQueries:
         if found is None:
             return None
         rows, token = found
-        return KeyAnswer(rows, token, form.part(rows, question), lambda: self._check(caller, form))
+        return KeyAnswer(form, rows, token, form.part(rows, question), lambda: self._check(caller, form))
 
     def _check(self, caller: Caller, form: KeyForm) -> None:
         self._rpcs.begin(caller, "Lookup").request(pb.LookupRequest(table=form.table.name))
@@ -500,6 +531,20 @@ class KeyQueries:
             return None
         return form.shown(found.answers.schema, found.batch()), found.view.token()
 
+    def _row_at_once(
+        self, caller: Caller, form: KeyForm, request: pb.LookupRequest
+    ) -> tuple[pa.RecordBatch, str] | None:
+        """`_row`; if it had to read the disk, the next look-ups may have to as well, so they go where one may wait."""
+        began = time.monotonic()
+        try:
+            return self._row(caller, form, request)
+        finally:
+            now = time.monotonic()
+            if now - began > QUICK_SECONDS:  # a system call for every look-up would take longer than its rights
+                before, self._disk_reads = self._disk_reads, disk_reads()
+                if self._disk_reads != before:
+                    self._waits_until = now + DISK_SECONDS
+
     def _rows(self, caller: Caller, form: KeyForm, request: pb.LookupRequest) -> tuple[pa.RecordBatch, str] | None:
         answer = self._rpcs.call(caller, "Lookup", request)
         if answer.schema_id != form.table.schema_id:
@@ -507,19 +552,18 @@ class KeyQueries:
         (rows,) = ipc.decode_server_rows(answer.rows, crc=answer.crc32c)
         return form.shown(rows.schema, rows), answer.token
 
-    def _form(self, question: Question) -> KeyForm | None:
-        text = KeyText.parsed(question.text, question.dialect)
-        table = self._table(text, question.search_path) if text is not None else None
-        if text is None or table is None:
-            return None
+    def _form(self, question: Question, *, waits: bool) -> KeyForm | None:
         key = question.text, question.search_path, question.dialect
         form = self._forms.get(key)
-        if form is None or form.table is not table:
-            form = KeyForm.bound(text, table)
-            if form is not None:
-                if len(self._forms) >= TEXTS_MAX:
-                    self._forms = {}
-                self._forms[key] = form
+        if form is not None and form.table is self._table(form.text, question.search_path):
+            return form
+        text = KeyText.parsed(question.text, question.dialect) if waits else None
+        table = self._table(text, question.search_path) if text is not None else None
+        form = KeyForm.bound(text, table) if text is not None and table is not None else None
+        if form is not None:
+            if len(self._forms) >= TEXTS_MAX:
+                self._forms = {}
+            self._forms[key] = form
         return form
 
     def _table(self, text: KeyText, search_path: Sequence[str]) -> Table | None:

@@ -35,7 +35,7 @@ from lakestore_server.host.quota import share_of
 from lakestore_server.host.supervisor import Supervisor
 from lakestore_server.host.worker import Worker
 from lakestore_server.operate.query_figures import QueryFigures, shown_text
-from lakestore_server.queries.answer import Answer
+from lakestore_server.queries.answer import Answer, MayWait
 from lakestore_server.queries.key_query import KeyAnswer, KeyQueries
 from lakestore_server.queries.lake_files import LakeFiles
 from lakestore_server.queries.pool import Pool, QueryProcess
@@ -180,7 +180,10 @@ class QueryService:
 
 
 class QuerySession:
-    """The questions of one connection of a door. Its calls block, so they run in a thread."""
+    """The questions of one connection of a door. Its calls block, so they run in a thread.
+
+    A call with `waits` false does not block. It raises `MayWait` where it would.
+    """
 
     def __init__(self, service: QueryService, caller: Caller, door: str) -> None:
         self._service, self._caller, self._door = service, caller, door
@@ -188,11 +191,13 @@ class QuerySession:
         self._runs: set[QueryRun] = set()
         self._is_closed = False
 
-    def describe(self, question: Question) -> Description:
+    def describe(self, question: Question, *, waits: bool = True) -> Description:
         """The types of a text, which is not run."""
-        described = self._service.keys.describe(self._caller, question)
+        described = self._service.keys.describe(self._caller, question, waits=waits)
         if described is not None:
             return described
+        if not waits:
+            raise MayWait
         run = self._begin(question)
         try:
             data = run.whole(Ask.DESCRIBE)
@@ -200,11 +205,13 @@ class QuerySession:
             self._end(run)
         return run.checked(Description.from_bytes, data)
 
-    def run(self, question: Question) -> Answer:
+    def run(self, question: Question, *, waits: bool = True) -> Answer:
         """The answer, when its head is there. Close it."""
-        keyed = self._keyed(question)
+        keyed = self._keyed(question, waits=waits)
         if keyed is not None:
             return keyed
+        if not waits:
+            raise MayWait
         run = self._begin(question)
         try:
             return ProcessAnswer(run, lambda: self._end(run, is_counted=True))
@@ -224,14 +231,14 @@ class QuerySession:
         self._is_closed = True
         self.cancel("its reader is gone")
 
-    def _keyed(self, question: Question) -> KeyAnswer | None:
-        """The answer of a key query; None if a process must answer."""
+    def _keyed(self, question: Question, *, waits: bool) -> KeyAnswer | None:
+        """The answer of a key query; None if a process must answer, or without `waits` if the look-up may wait."""
         service, began = self._service, time.monotonic()
         if self._is_closed or service.is_closing:
             return None
         outcome, answer = "NotFresh", None
         try:
-            answer = service.keys.answer(self._caller, question)
+            answer = service.keys.answer(self._caller, question, waits=waits)
             outcome = "ok"
         finally:
             if answer is not None or outcome != "ok":

@@ -148,7 +148,7 @@ KEY_BYTES_MAX = keys.WHOLE_BYTES_MAX - PREFIX_BYTES
 class _Answers:
     """The answers of one version for one list of columns."""
 
-    places: tuple[int, ...]
+    places: list[int]
     """Positions of the columns in stored batches."""
     schema: pa.Schema
     head: bytes
@@ -208,7 +208,7 @@ class KeyForm:
             return None
         names = self.table.selected(columns)
         stored = stored_schema(self.table)
-        places = tuple(stored.get_field_index(name) for name in names)
+        places = [stored.get_field_index(name) for name in names]
         schema = pa.schema([pa.field(name, stored.field(at).type) for name, at in zip(names, places, strict=True)])
         head = bytes(schema.serialize())
         none = pa.RecordBatch.from_pylist([], schema=schema)
@@ -278,9 +278,8 @@ def row_of(engine: Engine, form_of: Callable[[Table], KeyForm], request: pb.Look
     piece, row = view.by_uuid(table.uuid).logs[bucket].place_of(offset)
     if piece.schema_id != table.schema_id:
         return None
-    stored = piece.load_rows(np.array((row,)), None).slice(row, 1)
-    columns = [stored.column(at) for at in answers.places]
-    return KeyRow(view, table, answers, pa.RecordBatch.from_arrays(columns, schema=answers.schema))
+    stored = piece.load_rows(np.array((row,)), None)
+    return KeyRow(view, table, answers, stored.select(answers.places).slice(row, 1))
 
 
 def _live_offset(engine: Engine, table: Table, wanted: IndexKeys) -> tuple[View, int] | None:

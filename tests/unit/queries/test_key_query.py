@@ -21,6 +21,7 @@ from lakestore.model.alteration import Requirement
 from lakestore.model.types import arrow_type
 from lakestore_server.access.admission import Admission
 from lakestore_server.main import KnownTables
+from lakestore_server.queries import key_query
 from lakestore_server.queries.key_query import RESERVED, KeyAnswer, KeyQueries, KeyText
 from lakestore_server.queries.question import Dialect, Form, Question
 from lakestore_server.queries.rpcs import Rpcs
@@ -206,6 +207,9 @@ def test_answers_are_those_of_the_process(served: Served) -> None:
         if answer is None:
             continue
         outcomes["rows"] += answer.rows.num_rows > 0
+        at_once = keys.answer(caller, question, waits=False)
+        outcomes["at once"] += at_once is not None
+        assert at_once is None or (at_once.rows, at_once.token) == (answer.rows, answer.token)
         values = [array[0].as_py() for array in parameters]
         expected = served.lake.sql(text, values or None, at=at or None)
         assert answer.rows.schema == expected.table.schema, text
@@ -216,7 +220,9 @@ def test_answers_are_those_of_the_process(served: Served) -> None:
         assert described is not None
         assert described.schema == answer.rows.schema
         assert len(described.parameters) == len(parameters)
-    assert min(outcomes[name] for name in ("process", "past", "now", "rows")) > examples(1_500) // 20, outcomes
+    assert min(outcomes[name] for name in ("process", "past", "now", "rows", "at once")) > examples(1_500) // 20, (
+        outcomes
+    )
 
 
 SHOP = pa.schema([("id", pa.int64()), ("name", pa.string()), ("end", pa.int32())])
@@ -433,7 +439,7 @@ def test_a_process_says_the_same_of_every_type(tmp_path: Path, monkeypatch: pyte
                 ]
                 keyed = [_whole(session, question) for question in questions]
                 with monkeypatch.context() as patch:
-                    patch.setattr(service.keys, "answer", lambda *_: None)
+                    patch.setattr(service.keys, "answer", lambda *_, **__: None)
                     assert [_whole(session, question) for question in questions] == keyed
         assert service.figures.keyed["flight"] == 6
         session.close()
@@ -444,3 +450,39 @@ def _whole(session: QuerySession, question: Question) -> tuple[object, ...]:
     with session.run(question) as answer:
         rows = [row for batch in answer.batches() for row in batch.to_pylist()]
         return answer.schema, rows, answer.token, answer.figures.rows
+
+
+def test_at_once_is_only_what_cannot_wait(shop: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, caller = queries(shop), shop.server.access.caller()
+    known = Question("SELECT * FROM shop.t WHERE id = $1", _parameters([pa.array([1])]))
+    several = Question("SELECT * FROM shop.t WHERE id IN (1, 2)")
+    token = str(shop.engine.view.token())
+    assert keys.answer(caller, known, waits=False) is None, "the text was never read"
+    assert keys.describe(caller, known, waits=False) is None
+    for question in (known, several):
+        assert keys.answer(caller, question) is not None
+    assert names(keys.answer(caller, known, waits=False)) == ["shop.t 1"]
+    assert keys.describe(caller, known, waits=False) is not None
+    for question in (several, replace(known, at=token), replace(known, require=Requirement(through_us=1))):
+        assert keys.answer(caller, question, waits=False) is None, question
+    monkeypatch.setattr(keys._rpcs, "key_row_waits", True)
+    assert keys.answer(caller, known, waits=False) is None, "other servers are asked"
+
+
+def test_after_a_read_of_the_disk_look_ups_are_not_made_at_once_for_a_while(
+    shop: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, caller = queries(shop), shop.server.access.caller()
+    question = Question("SELECT * FROM shop.t WHERE id = 1")
+    assert keys.answer(caller, question) is not None
+    reads, now = iter([0, 0, 1, 1, 1]), [100.0]
+    monkeypatch.setattr(key_query, "disk_reads", lambda: next(reads))
+    monkeypatch.setattr(key_query, "QUICK_SECONDS", -1.0)
+    monkeypatch.setattr("lakestore_server.queries.key_query.time.monotonic", lambda: now[0])
+    assert keys.answer(caller, question, waits=False) is not None
+    assert keys.answer(caller, question, waits=False) is not None
+    assert keys.answer(caller, question, waits=False) is not None, "this one reads"
+    assert keys.answer(caller, question, waits=False) is None
+    assert keys.answer(caller, question) is not None
+    now[0] += key_query.DISK_SECONDS
+    assert keys.answer(caller, question, waits=False) is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
@@ -61,9 +61,9 @@ _COPY_FORMS = {"text": Form.COPY_TEXT, "csv": Form.COPY_CSV, "binary": Form.COPY
 class Questions(Protocol):
     """The query service for one caller: `queries.service.QuerySession`."""
 
-    def describe(self, question: Question) -> Description: ...
+    def describe(self, question: Question, *, waits: bool = True) -> Description: ...
 
-    def run(self, question: Question) -> Answer: ...
+    def run(self, question: Question, *, waits: bool = True) -> Answer: ...
 
     def cancel(self, why: str) -> None: ...
 
@@ -193,19 +193,20 @@ class Executor:
     def _query_portal(
         self, statement: Statement, results: Sequence[int] | None, given: Arguments | None
     ) -> QuestionPortal:
-        def ask(formats: tuple[bool, ...]) -> Answer:
-            return self._answer(statement, given, Form.ROWS, formats)
+        def ask(formats: tuple[bool, ...], waits: bool) -> Answer:
+            return self._answer(statement, given, Form.ROWS, formats, waits=waits)
 
         def schema() -> Sequence[pa.Field]:
             return list(self.description(PreparedStatement(statement)).schema or ())
 
         return QuestionPortal(statement.tag, ask, results, schema)
 
-    def description(self, prepared: PreparedStatement) -> Description:
-        """The parameters and columns of a query; asked once for each prepared statement."""
+    def description(self, prepared: PreparedStatement, *, waits: bool = True) -> Description:
+        """The parameters and columns of a query; asked once for each prepared statement. Raises `MayWait`."""
         if prepared.description is None:
+            question = self._question(self._text(prepared.statement), Form.ROWS)
             with _Placed(prepared.statement):
-                prepared.description = self._questions.describe(self._question(prepared.statement, Form.ROWS))
+                prepared.description = self._questions.describe(question, waits=waits)
         return prepared.description
 
     def _answer(
@@ -215,42 +216,56 @@ class Executor:
         form: Form,
         formats: tuple[bool, ...],
         copy: CopyOptions = USUAL_COPY,
+        *,
+        waits: bool,
     ) -> Answer:
-        """Every question that is run passes here."""
-        question = self._question(statement, form, given.data if given else ())
-        parameters = None
-        if given is not None and given.data and (question.text == statement.text or has_parameters(question.text)):
-            parameters = self._parameters(given)
-        question = replace(question, parameters=parameters, binary=formats, copy=copy)
+        """Every question that is run passes here. Raises `MayWait`."""
+        text, parameters = self._text(statement, given.data if given else ()), None
+        if given is not None and given.data and (text == statement.text or has_parameters(text)):
+            parameters = self._parameters(given, waits=waits)
+        question = self._question(text, form, parameters, formats, copy)
         with _Placed(statement):
-            answer = self._questions.run(question)
+            answer = self._questions.run(question, waits=waits)
         self._cut = self._cut or answer.token
         for sentence in answer.notices:
             self._warn(sqlstates.SUCCESSFUL, sentence, "NOTICE")
         return answer
 
-    def _question(self, statement: Statement, form: Form, given: Sequence[bytes | None] = ()) -> Question:
-        variables = self.variables
+    def _text(self, statement: Statement, given: Sequence[bytes | None] = ()) -> str:
+        return with_own_values(statement.text, self._facts, self.variables, given)
+
+    def _question(
+        self,
+        text: str,
+        form: Form,
+        parameters: pa.RecordBatch | None = None,
+        formats: tuple[bool, ...] = (),
+        copy: CopyOptions = USUAL_COPY,
+    ) -> Question:
+        reading = self.variables.reading
         return Question(
-            text=with_own_values(statement.text, self._facts, variables, given),
-            at=self._cut or variables[AT],
-            require=None if self._cut else variables.requirement,
+            text=text,
+            parameters=parameters,
+            at=self._cut or reading.at,
+            require=None if self._cut else reading.requirement,
             dialect=Dialect.POSTGRES,
-            search_path=variables.search_path,
+            search_path=reading.search_path,
             user=self._facts.get("current_user", ""),
             database=self._facts.get("current_database", "lake"),
             form=form,
-            zone=variables["timezone"],
+            binary=formats,
+            zone=reading.zone,
+            copy=copy,
         )
 
-    def _parameters(self, given: Arguments) -> pa.RecordBatch:
+    def _parameters(self, given: Arguments, *, waits: bool) -> pa.RecordBatch:
         """The values of a statement's parameters as one row. The server is asked for the types that the client does
         not give."""
         prepared, count = given.prepared, len(given.data)
         oids = [prepared.oid(number) for number in range(count)]
         wanted: list[pa.DataType | None] = [None if oid == types.UNKNOWN else types.arrow_type(oid) for oid in oids]
         if None in wanted:
-            described = self.description(prepared).parameters
+            described = self.description(prepared, waits=waits).parameters
             if len(described) != count:
                 raise SqlError(
                     sqlstates.PROTOCOL_VIOLATION,
@@ -258,7 +273,7 @@ class Executor:
                 )
             wanted = [kind or described[number] for number, kind in enumerate(wanted)]
         arrays = [
-            values.parameter(oid, bool(form), data, kind, self.variables["timezone"])
+            values.parameter(oid, bool(form), data, kind, self.variables.reading.zone)
             for oid, form, data, kind in zip(oids, given.formats, given.data, wanted, strict=True)
         ]
         return pa.record_batch(arrays, [str(number + 1) for number in range(count)])
@@ -336,6 +351,11 @@ class Executor:
                 self._holdable.add(statement.name)
 
         return CommandPortal(statement.tag, do)
+
+    @property
+    def has_cursors(self) -> bool:
+        """Whether a cursor is open, so that the end of a transaction may wait."""
+        return bool(self._cursors)
 
     def cursor(self, name: str) -> QuestionPortal | None:
         """The cursor of a name."""
@@ -435,8 +455,9 @@ class Executor:
         return CommandPortal(statement.tag, do)
 
     def _copy(self, statement: CopyStatement, _: Sequence[int]) -> Portal:
-        def ask(formats: tuple[bool, ...]) -> Answer:
-            return self._answer(statement.query, None, _COPY_FORMS[statement.format], formats, statement.options)
+        def ask(formats: tuple[bool, ...], waits: bool) -> Answer:
+            form = _COPY_FORMS[statement.format]
+            return self._answer(statement.query, None, form, formats, statement.options, waits=waits)
 
         return CopyPortal(QuestionPortal("COPY", ask, ()), is_binary=statement.format == "binary")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from lakestore.rows.literals import text_literal
 from lakestore_server.edge.postgres.sqlstates import SqlError
@@ -20,6 +21,8 @@ _WORDS = frozenset({"current_user", "session_user", "current_role", "current_cat
 _CALLS = frozenset(
     {"current_database", "pg_backend_pid", "version", "current_schema", "current_schemas", "inet_client_addr"}
 )
+_KNOWN_CHARS_MAX = 4_096
+"""Characters of the longest text whose search for these names is remembered."""
 _ANY = re.compile("|".join(sorted(_SETTINGS | _WORDS | _CALLS)), re.IGNORECASE)
 
 
@@ -28,7 +31,7 @@ def with_own_values(
 ) -> str:
     """The text with a literal at each call of these functions. set_config sets its variable. `given` are the values of
     the parameters, which may be arguments of these functions."""
-    if _ANY.search(text) is None:
+    if not _has_own(text):
         return text
     tokens = [_with_value(token, given) for token in tokens_of(text)]
     parts, place = [], 0
@@ -37,6 +40,15 @@ def with_own_values(
         parts.append(literal + (f" AS {name}" if _is_whole_column(tokens, first, last) else ""))
         place = tokens[last].end
     return "".join([*parts, text[place:]])
+
+
+def _has_own(text: str) -> bool:
+    return _is_known_to_have_own(text) if len(text) <= _KNOWN_CHARS_MAX else _ANY.search(text) is not None
+
+
+@lru_cache(maxsize=512)
+def _is_known_to_have_own(text: str) -> bool:
+    return _ANY.search(text) is not None
 
 
 def has_parameters(text: str) -> bool:
@@ -89,12 +101,12 @@ def _value(name: str, arguments: Sequence[Token], facts: Mapping[str, str], vari
         variables.put(arguments[0].value, value, is_local=arguments[2].value in ("true", "t", "on", "1"))
         return text_literal(variables[arguments[0].value])
     if name == "current_schemas" and len(arguments) == 1:
-        names = list(variables.search_path)
+        names = list(variables.reading.search_path)
         if arguments[0].value in ("true", "t"):
             names.insert(0, "pg_catalog")
         return f"[{', '.join(map(text_literal, names))}]"
     if name == "current_schema" and not arguments:
-        return text_literal(next(iter(variables.search_path), ""))
+        return text_literal(next(iter(variables.reading.search_path), ""))
     if name in _CALLS and name in facts and not arguments:
         return facts[name] if name == "pg_backend_pid" else text_literal(facts[name])
     if name in _SETTINGS:

@@ -1,7 +1,8 @@
 """The port of the Postgres protocol: sockets, TLS, limits of time and number. Its asyncio loop has a thread.
 
-- The loop moves bytes. A session's work blocks on the query service, so it runs in a thread, one burst of messages at a
-  time.
+- The loop moves bytes, and answers what needs no wait: a look-up of one key takes less time than to wake a thread.
+  A thread goes on where a session says that the next step may wait, up to the end of what came.
+- The loop answers each connection for one turn, so that a pipeline of many messages stops nobody.
 - A client that does not read stops its session: at most `AHEAD_BYTES` wait for it. It is cut off after the time of a
   query.
 - Connections are bounded in number, and connections of unknown clients also in time and bytes.
@@ -18,10 +19,11 @@ import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from itertools import count
 from typing import Any
@@ -33,7 +35,7 @@ from lakestore_server.edge.addresses import is_in_use
 from lakestore_server.edge.postgres import sqlstates
 from lakestore_server.edge.postgres.executor import Questions
 from lakestore_server.edge.postgres.login import Peer
-from lakestore_server.edge.postgres.session import Session
+from lakestore_server.edge.postgres.session import MAY_WAIT, Session
 from lakestore_server.edge.postgres.sqlstates import FatalError
 from lakestore_server.edge.tls import TlsKeys, is_loopback, names_of
 from lakestore_server.host.quota import share_of
@@ -54,12 +56,23 @@ PROTOCOL = "postgresql"
 GOING_DOWN = "terminating connection due to administrator command"
 
 
+TURN_ANSWERS = 32
+"""Answers that the loop gives to one connection before the others have their turn: about six queries."""
+
+
+class Step(Enum):
+    """Where the work on a connection pauses."""
+
+    TURN = "another connection has its turn"
+    WAIT = "the next step may wait, so the loop must not take it"
+
+
 class ClientGone(Exception):
     """The client has closed its connection."""
 
 
 class Connection(asyncio.Protocol):
-    """One socket and its session. The loop's thread calls it; `_work` runs in another one."""
+    """One socket and its session. `_work` runs in the loop's thread until it may wait, then in another one."""
 
     def __init__(self, port: PostgresPort) -> None:
         self._port = port
@@ -72,6 +85,7 @@ class Connection(asyncio.Protocol):
         self._ending: FatalError | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._start: asyncio.TimerHandle | None = None
+        self._steps: Iterator[Step] = iter(())
         self.since = 0.0
         self.session: Session
 
@@ -134,7 +148,15 @@ class Connection(asyncio.Protocol):
             if self.is_working:
                 return
             self.is_working = True
-        self._port.run(self._work)
+        self._steps = self._work()
+        self._take_turn()
+
+    def _take_turn(self) -> None:
+        step = next(self._steps, None)
+        if step is Step.TURN:
+            self._port.loop.call_soon(self._take_turn)
+        elif step is Step.WAIT:
+            self._port.run(self._go_on)
 
     def _write(self, data: bytes | memoryview) -> None:
         with self._lock:
@@ -183,13 +205,20 @@ class Connection(asyncio.Protocol):
 
     # --- the session's thread
 
-    def _work(self) -> None:
+    def _go_on(self) -> None:
+        for _ in self._steps:
+            pass
+
+    # --- one of both threads
+
+    def _work(self) -> Iterator[Step]:
         """Answer what came, until nothing is left."""
         try:
             while self._has_work():
-                if not self._answer():
+                if not (yield from self._answer()):
                     return  # TLS begins, and its end begins the work again
         except ClientGone:
+            yield Step.WAIT
             self.session.release()
         except Exception:  # the edge: a defect ends the connection
             log.exception("a defect in a connection of %s", self.session.user)
@@ -211,38 +240,51 @@ class Connection(asyncio.Protocol):
             self._port.call(self._resume_reading)
         return True
 
-    def _answer(self) -> bool:
+    def _answer(self) -> Generator[Step, None, bool]:
         """Send the answers to what came; false if TLS begins."""
         parts: list[bytes | memoryview] = []
-        size = 0
+        size = count = 0
         with closing(self.session.answers()) as answers:
             for data in answers:
+                if data is MAY_WAIT:
+                    yield Step.WAIT
+                    continue
                 parts.append(data)
-                size += len(data)
-                if size >= BURST_BYTES:
-                    self._send(parts)
+                size, count = size + len(data), count + 1
+                if size >= BURST_BYTES or count % TURN_ANSWERS == 0:
+                    yield from self._send(parts)
                     parts, size = [], 0
+                    yield Step.TURN
         if self.session.wants_tls:
             self._port.call(self._begin_tls)
             return False
         ending = self._ending or self._port.excess(self)
         if ending is not None and not self.session.is_over:
             parts.append(self.session.end(ending))
-        self._send(parts)
+        yield from self._send(parts)
         if self.session.is_over:
             self._port.call(self._transport.close)
         return True
 
-    def _send(self, parts: list[bytes | memoryview]) -> None:
+    def _send(self, parts: list[bytes | memoryview]) -> Iterator[Step]:
         """Send, once the client has taken enough of what was sent before. Raises `ClientGone`."""
         data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if not self._may_send():
+            yield Step.WAIT
         with self._lock:
-            self._lock.wait_for(lambda: self._is_lost or not (self._is_paused or self._waits_bytes > AHEAD_BYTES))
+            if not self._may_send():
+                self._lock.wait_for(self._may_send)
             if self._is_lost:
                 raise ClientGone
+            is_first = not self._waits_bytes
             self._waits_bytes += len(data)
-        if data:
+        if is_first and self._port.is_loop():
+            self._write(data)
+        elif data:
             self._port.call(partial(self._write, data))
+
+    def _may_send(self) -> bool:
+        return self._is_lost or not (self._is_paused or self._waits_bytes > AHEAD_BYTES)
 
 
 class PostgresPort:
@@ -428,6 +470,10 @@ class PostgresPort:
         """Act in the loop's thread, unless the loop has ended."""
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(act)
+
+    def is_loop(self) -> bool:
+        """Whether this is the loop's thread."""
+        return threading.get_ident() == self._thread.ident
 
     def run(self, work: Callable[[], None]) -> None:
         """Work in a thread of sessions."""

@@ -3,6 +3,7 @@
 - A portal of a question begins its answer when it is described or first fetched. Rows pass through as they come.
 - `fetch` yields bytes to send, and returns the number of rows.
 - A portal that is closed before its last row ends the process of its answer.
+- `begins_at_once` never waits. After it has returned true, no call waits.
 """
 
 from __future__ import annotations
@@ -15,17 +16,26 @@ import pyarrow as pa
 from lakestore_server.edge.postgres import messages
 from lakestore_server.edge.postgres.messages import Field
 from lakestore_server.edge.postgres.sqlstates import FEATURE_NOT_SUPPORTED, SqlError
-from lakestore_server.queries.answer import Answer
+from lakestore_server.queries.answer import Answer, MayWait
 from lakestore_server.queries.postgres.types import postgres_type
 from lakestore_server.queries.question import Part
 
 Rows = Generator[bytes | memoryview, None, int]
+DERIVED_MAX = 16
+"""Descriptions of one text's columns that are kept: one for each choice of formats."""
 
 
 class Portal(Protocol):
     """The answer to one statement."""
 
     tag: str
+
+    @property
+    def has_process(self) -> bool:
+        """Whether an answer of a query process is open, so that `close` waits."""
+
+    def begins_at_once(self) -> bool:
+        """Whether every row is there without a wait; asks for them if it was not done."""
 
     def description(self) -> bytes:
         """RowDescription, or NoData."""
@@ -50,29 +60,49 @@ class QuestionPortal:
     def __init__(
         self,
         tag: str,
-        ask: Callable[[tuple[bool, ...]], Answer],
+        ask: Callable[[tuple[bool, ...], bool], Answer],
         formats: Sequence[int] | None,
         schema: Callable[[], Sequence[pa.Field]] = list,
     ) -> None:
-        """With `formats` of None the first fetch decides: the portal is a cursor, and `schema` describes it before."""
+        """`ask` gets the formats, and whether it may wait: else it raises `MayWait`.
+
+        With `formats` of None the first fetch decides: the portal is a cursor, and `schema` describes it before.
+        """
         self.tag, self._ask, self._schema = tag, ask, schema
         self._formats = None if formats is None else tuple(map(bool, formats))
         self._answer: Answer | None = None
-        self._fields: Sequence[Field] = ()
+        self._description = messages.NO_DATA
         self._parts: Iterator[Part] = iter(())
         self._data: memoryview = memoryview(b"")
         self._place = self._rows = 0
         self.is_at_end = False
 
-    def begin(self, formats: Sequence[int] = ()) -> Answer | None:
-        """Ask, unless that was done; None if every row was fetched."""
-        wanted = tuple(map(bool, formats))
+    @property
+    def has_process(self) -> bool:
+        return self._answer is not None and not self._answer.is_whole
+
+    def begins_at_once(self) -> bool:
         if self._formats is None:
-            self._formats = wanted
+            return False
+        try:
+            answer = self.begin(waits=False)
+        except MayWait:
+            return False
+        return answer is None or answer.is_whole
+
+    def begin(self, formats: Sequence[int] = (), *, waits: bool = True) -> Answer | None:
+        """Ask, unless that was done; None if every row was fetched."""
+        if self._formats is None:
+            self._formats = tuple(map(bool, formats))
         if self._answer is None and not self.is_at_end:
-            self._answer = answer = self._ask(self._formats)
+            self._answer = answer = self._ask(self._formats, waits)
             self._parts = answer.parts()
-            self._fields = described(list(answer.schema), self._formats)
+            description = answer.derived.get(self._formats)
+            if description is None:
+                description = messages.row_description(described(list(answer.schema), self._formats))
+                if len(answer.derived) < DERIVED_MAX:
+                    answer.derived[self._formats] = description
+            self._description = description
         return self._answer
 
     def check_formats(self, formats: Sequence[int]) -> None:
@@ -87,7 +117,7 @@ class QuestionPortal:
         if self._formats is None:
             return messages.row_description(described(self._schema(), ()))
         self.begin()
-        return messages.row_description(self._fields)
+        return self._description
 
     def fetch(self, rows_max: int) -> Rows:
         answer = self.begin()
@@ -142,6 +172,11 @@ def described(schema: Sequence[pa.Field], formats: Sequence[bool]) -> list[Field
 class CursorPortal:
     """FETCH or MOVE: some rows of a cursor."""
 
+    has_process = False
+
+    def begins_at_once(self) -> bool:
+        return False
+
     def __init__(self, tag: str, cursor: QuestionPortal, rows: int | None, formats: Sequence[int]) -> None:
         self.tag, self._cursor, self._wanted, self._formats = tag, cursor, rows, formats
         self.is_at_end = False
@@ -176,6 +211,11 @@ class CursorPortal:
 
 class TextPortal:
     """Rows of texts that the session itself knows, such as the answer to SHOW."""
+
+    has_process = False
+
+    def begins_at_once(self) -> bool:
+        return False
 
     def __init__(self, tag: str, names: Sequence[str], rows: Callable[[], Sequence[Sequence[str | None]]]) -> None:
         self.tag, self._rows = tag, rows
@@ -217,6 +257,11 @@ _TEXT_OID = 25
 class CommandPortal:
     """A statement without rows: it is done when it is executed."""
 
+    has_process = False
+
+    def begins_at_once(self) -> bool:
+        return False
+
     def __init__(self, tag: str, do: Callable[[], str | None]) -> None:
         """`do` may return another tag."""
         self.tag, self._do = tag, do
@@ -255,6 +300,13 @@ class CopyPortal:
 
     def __init__(self, portal: QuestionPortal, *, is_binary: bool) -> None:
         self._portal, self._is_binary = portal, is_binary
+
+    @property
+    def has_process(self) -> bool:
+        return self._portal.has_process
+
+    def begins_at_once(self) -> bool:
+        return False
 
     @property
     def is_at_end(self) -> bool:

@@ -1,10 +1,11 @@
 """The state of one connection: bytes in, bytes out, questions to the query service; no socket and no thread.
 
     session.receive(data)                 bytes of the client
-    for data in session.answers(): …      bytes for the client; blocks while the query service works
+    for data in session.answers(): …      bytes for the client; blocks after `MAY_WAIT` while the query service works
 
 - The session knows the order of messages; `executor` knows what statements do.
 - After an error of the extended protocol, messages up to the next Sync are ignored.
+- `MAY_WAIT` among the answers says that the next step may wait. The steps up to it never wait.
 - An error that ends the connection is sent, and `is_over` is true afterwards.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,8 +43,16 @@ from lakestore_server.queries.question import Cancelled
 log = logging.getLogger("lakestore.postgres")
 PORTALS_MAX = 64
 """Portals of one session."""
+AT_ONCE_CHARS_MAX = 4_096
+"""Characters of a statement that is parsed at once."""
 CANCEL_REQUESTED = "canceling statement due to user request"
 TIMED_OUT = "canceling statement due to statement timeout"
+MAY_WAIT = memoryview(b"")
+"""An empty answer. The caller may go on in another thread."""
+_AT_ONCE = frozenset({messages.Parse, messages.Describe, messages.Execute, messages.Flush, messages.CopyMessage})
+"""Messages that may be answered at once. Their handlers tell where they may wait."""
+_ENDS_PORTALS = frozenset({messages.Bind, messages.Close, messages.Sync})
+"""Messages that may end a portal, which waits for the process of its answer if there is one."""
 Data = Generator[bytes | memoryview]
 
 
@@ -175,7 +184,10 @@ class Session:
         if handler is None:
             raise FatalError(sqlstates.PROTOCOL_VIOLATION, f"a message {type(message).__name__} is out of place")
         if self._skips_to_sync and not isinstance(message, (messages.Sync, messages.Terminate)):
+            yield b""  # the port counts answers, to give other connections their turn
             return
+        if self._may_wait(executor, type(message)):
+            yield MAY_WAIT
         self.is_busy = True
         try:
             yield from handler(executor, message)
@@ -191,6 +203,12 @@ class Session:
         finally:
             self.is_busy, self._cancelled_by = False, ""
 
+    def _may_wait(self, executor: Executor, kind: type[Message]) -> bool:
+        """Whether the begin of an answer may wait."""
+        if kind in _ENDS_PORTALS:
+            return executor.has_cursors or True in [bound.portal.has_process for bound in self._portals.values()]
+        return kind not in _AT_ONCE
+
     def _refusal(self, error: Exception) -> bytes:
         if isinstance(error, NotAuthenticated):
             raise FatalError(sqlstates.NOT_AUTHENTICATED, error.message) from error
@@ -204,6 +222,7 @@ class Session:
     # --- the begin
 
     def _begin(self, message: Message) -> Data:
+        yield MAY_WAIT
         if isinstance(message, messages.CancelRequest):
             self._door.cancel(message.process, message.secret)
             self.is_over = True
@@ -274,16 +293,18 @@ class Session:
         yield from _reports(executor)
         yield messages.ready(executor.status)
 
-    @contextmanager
-    def _timed(self, executor: Executor) -> Iterator[None]:
+    def _timed(self, executor: Executor) -> AbstractContextManager[None]:
         """Cancel what the block does after the time that `statement_timeout` allows."""
-        seconds = executor.variables.timeout_seconds
-        call_off = self._door.after(seconds, lambda: self.cancel(TIMED_OUT)) if seconds else None
+        seconds = executor.variables.reading.timeout_seconds
+        return self._cancelled_after(seconds) if seconds else nullcontext()
+
+    @contextmanager
+    def _cancelled_after(self, seconds: float) -> Iterator[None]:
+        call_off = self._door.after(seconds, lambda: self.cancel(TIMED_OUT))
         try:
             yield
         finally:
-            if call_off is not None:
-                call_off()
+            call_off()
 
     @staticmethod
     def _fetched(executor: Executor, portal: Portal, rows_max: int) -> Data:
@@ -310,6 +331,8 @@ class Session:
         yield from self._ready(executor)
 
     def _parse(self, executor: Executor, message: messages.Parse) -> Data:
+        if len(message.text) > AT_ONCE_CHARS_MAX:
+            yield MAY_WAIT
         statements = statements_of(message.text)
         if len(statements) > 1:
             raise SqlError(sqlstates.SYNTAX_ERROR, "cannot insert multiple commands into a prepared statement")
@@ -326,6 +349,8 @@ class Session:
         self._forget(message.portal)
         if len(self._portals) >= PORTALS_MAX:
             raise SqlError("54000", f"a session has at most {PORTALS_MAX} portals: close some")
+        if type(prepared.statement) is not Statement:
+            yield MAY_WAIT
         count = len(message.values)
         formats = message.formats * count if len(message.formats) == 1 else message.formats or (0,) * count
         given = Arguments(prepared, message.values, formats)
@@ -335,13 +360,18 @@ class Session:
 
     def _describe(self, executor: Executor, message: messages.Describe) -> Data:
         if message.kind == "P":
+            portal = self._bound(executor, message.name).portal
+            if not portal.begins_at_once():
+                yield MAY_WAIT
             with self._timed(executor):
-                yield self._bound(executor, message.name).portal.description()
+                yield portal.description()
             yield from executor.notices()
             return
         prepared = executor.prepared(message.name)
         statement = prepared.statement
         executor.check_state(statement)
+        if prepared.description is None:
+            yield MAY_WAIT
         if type(statement) is not Statement:
             yield messages.parameter_description(())
             has_rows = isinstance(statement, (ShowStatement, FetchStatement, ExecuteStatement))
@@ -360,6 +390,8 @@ class Session:
         if bound.statement is not None:
             executor.check_state(bound.statement)
         self.check_rights()
+        if not bound.portal.begins_at_once():
+            yield MAY_WAIT
         with self._timed(executor):
             yield from self._fetched(executor, bound.portal, message.rows_max)
 
@@ -400,7 +432,7 @@ class Session:
         yield from ()
 
     def _ignore(self, _: Executor, __: Message) -> Data:
-        yield from ()
+        yield b""
 
 
 def _reports(executor: Executor) -> Data:

@@ -209,6 +209,21 @@ VARIABLES: Mapping[str, Variable] = {variable.name.lower(): variable for variabl
 _Values = Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The values of variables that every question needs."""
+
+    at: str
+    """The position at which a question reads; empty for the newest commit."""
+    requirement: Requirement | None
+    """The demands of a question on its data."""
+    search_path: tuple[str, ...]
+    """The databases in which plain names are looked up, in order."""
+    zone: str
+    timeout_seconds: float
+    """The time that a statement may take; 0 without a limit of the session."""
+
+
 class Variables:
     """The variables of one session. Values are kept in mappings that are replaced, never changed."""
 
@@ -221,6 +236,11 @@ class Variables:
         """The values of the session before the open transaction; None outside of one."""
         self._savepoints: list[tuple[str, _Values, _Values]] = []
         self._reported: dict[str, str] = {}
+        self._reported_of: tuple[_Values, ...] = ()
+        """The mappings at the last `reports`."""
+        self._reading: Reading | None = None
+        self._reading_of: tuple[_Values, ...] = ()
+        """The mappings of `_reading`."""
         self._start = {name: self._parsed(name, (value,), fixed=True) for name, value in start.items()}
 
     def __getitem__(self, name: str) -> str:
@@ -276,7 +296,9 @@ class Variables:
         self._end()
 
     def _end(self) -> None:
-        self._at_begin, self._local = None, {}
+        self._at_begin = None
+        if self._local:
+            self._local = {}
         self._savepoints.clear()
 
     def save(self, name: str) -> None:
@@ -298,12 +320,23 @@ class Variables:
 
     def reports(self) -> list[tuple[str, str]]:
         """(name, value) of the variables whose value a driver does not know yet."""
+        if self._are_those(self._reported_of):
+            return []
+        self._reported_of = self._mappings
         changes = []
         for folded, variable in VARIABLES.items():
             if variable.is_reported and self._reported.get(folded) != (value := self[folded]):
                 self._reported[folded] = value
                 changes.append((variable.name, value))
         return changes
+
+    @property
+    def _mappings(self) -> tuple[_Values, ...]:
+        return self._local, self._session
+
+    def _are_those(self, mappings: tuple[_Values, ...]) -> bool:
+        """Whether no variable has changed since these were the mappings."""
+        return len(mappings) == 2 and mappings[0] is self._local and mappings[1] is self._session
 
     def rows(self) -> list[tuple[str, str, str]]:
         """(name, value, description) of every variable, for SHOW ALL."""
@@ -312,20 +345,19 @@ class Variables:
         return sorted([*known, *((name, self[name], "") for name in own)], key=lambda row: row[0].lower())
 
     @property
-    def requirement(self) -> Requirement | None:
-        """The demands of a question on its data."""
-        return Requirement.of(self[FRESHNESS] or None, self[THROUGH] or None)
-
-    @property
-    def search_path(self) -> tuple[str, ...]:
-        """The databases in which plain names are looked up, in order."""
-        tokens = tokens_of(self["search_path"])
-        return tuple(token.value for token in tokens if token.kind in ("word", "quoted", "string"))
-
-    @property
-    def timeout_seconds(self) -> float:
-        """The time that a statement may take; 0 without a limit of the session."""
-        return span_ms(self["statement_timeout"]) / 1_000
+    def reading(self) -> Reading:
+        """The present values for a question; the same object until a variable changes."""
+        if self._reading is None or not self._are_those(self._reading_of):
+            tokens = tokens_of(self["search_path"])
+            self._reading = Reading(
+                at=self[AT],
+                requirement=Requirement.of(self[FRESHNESS] or None, self[THROUGH] or None),
+                search_path=tuple(token.value for token in tokens if token.kind in ("word", "quoted", "string")),
+                zone=self["timezone"],
+                timeout_seconds=span_ms(self["statement_timeout"]) / 1_000,
+            )
+            self._reading_of = self._mappings
+        return self._reading
 
     def _parsed(self, name: str, values: Sequence[str], *, fixed: bool = False) -> str:
         variable = VARIABLES.get(name)
