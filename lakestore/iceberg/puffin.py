@@ -94,6 +94,13 @@ class Footer:
         found: list[dict[str, Any]] = self.json["blobs"]
         return found
 
+    @property
+    def references(self) -> set[str] | None:
+        """The data files of the vectors; None if a blob is no vector."""
+        if any(blob.get("type") != _VECTOR for blob in self.blobs):
+            return None
+        return {str((blob.get("properties") or {}).get(_REFERENCED, "")) for blob in self.blobs}
+
     @staticmethod
     def read(data: bytes, name: str) -> Footer:
         """Decode the footer of a file. Raises `Corrupt`, also for a compressed footer."""

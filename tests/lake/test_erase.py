@@ -21,6 +21,8 @@ from lakestore.cli.main import run_command
 from lakestore.client.erasure import Erasure
 from lakestore.spark import session
 from lakestore.union.verify import verify
+from lakestore_server.duties import erased_lake
+from lakestore_server.duties.erased_lake import UNNAMED
 from lakestore_server.duties.erasure import ErasureDuty
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
@@ -140,7 +142,9 @@ def test_no_file_holds_a_byte_of_the_erased_rows(place: Place, spark: SparkSessi
     table = filled(place, spark, **lake)
     old = [path for path in place.hits(6) if path.endswith(".parquet")]
     kept = {path: (place.folder / path).read_bytes() for path in old}
+    manifests = {path: path.read_bytes() for path in (place.lake_folder() / "metadata").glob("*.avro")}
     assert kept
+    assert manifests
     before = table.scan().count()
     asked = table.erase(where=where(6, 7), within=0, why="a letter é")
     done = driven(place, asked, lambda: place.tier(spark))
@@ -162,6 +166,39 @@ def test_no_file_holds_a_byte_of_the_erased_rows(place: Place, spark: SparkSessi
         back.write_bytes(data)
         assert [f"{back}: it has erased rows"] == list(place.lake.verify_erased(certificate).findings)
         back.unlink()
+    for path, data in manifests.items():
+        path.write_bytes(data)
+        assert [f"{path}: {UNNAMED}"] == list(place.lake.verify_erased(certificate).findings)
+        path.unlink()
+
+
+def test_files_of_a_commit_under_way_are_no_findings(
+    place: Place, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Manifests and lists of files without erased rows. For a file that is being written the scan waits."""
+    table = filled(place, spark)
+    done = driven(place, table.erase(where=where(6), within=0), lambda: place.tier(spark))
+    certificate, metadata = done.certificate, place.lake_folder() / "metadata"
+    assert certificate is not None
+    for path in list(metadata.glob("*.avro")):
+        path.with_name(f"copy-of-{path.name}").write_bytes(path.read_bytes())
+    assert place.lake.verify_erased(certificate).findings == ()
+    half = place.lake_folder() / "data" / "half.parquet"
+    whole = next(half.parent.rglob("*.parquet")).read_bytes()
+    half.write_bytes(whole[:1000])
+    waits: list[float] = []
+
+    def written(seconds: float) -> None:
+        waits.append(seconds)
+        half.write_bytes(whole)
+
+    monkeypatch.setattr("lakestore_server.duties.erased_lake.time.sleep", written)
+    assert place.lake.verify_erased(certificate).findings == ()
+    assert len(waits) == 1
+    monkeypatch.setattr(erased_lake, "SETTLE_SECONDS", 0.0)
+    half.write_bytes(whole[:1000])
+    (finding,) = place.lake.verify_erased(certificate).findings
+    assert finding.startswith(f"{half}: it cannot be read")
 
 
 @pytest.mark.parametrize(
@@ -250,6 +287,8 @@ def test_rows_are_erased_by_the_command_while_others_write(
                 thread.join()
     assert place.hits(6) == []
     assert place.hits(7) == []
-    assert run_command(["verify", "--erased", str(file), *server]) == 0
-    assert "the erased rows are nowhere" in capsys.readouterr().out
+    capsys.readouterr()
+    code, told = run_command(["verify", "--erased", str(file), *server]), capsys.readouterr()
+    assert (code, told.err) == (0, "")
+    assert "the erased rows are nowhere" in told.out
     assert verify(place.lake.transport, NAME).same

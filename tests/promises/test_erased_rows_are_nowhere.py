@@ -29,8 +29,11 @@ from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
 from lakestore.model.table import Table
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.duties import erased_scan
+from lakestore_server.duties.checkpoint import Checkpointer
 from lakestore_server.duties.erased_rows import LogSearch
 from lakestore_server.duties.erasure import ErasureDuty
+from lakestore_server.duties.scanned_object import ScannedObject
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.state.commit_record import CommitRecord
@@ -419,6 +422,107 @@ def test_a_file_that_comes_back_is_found(served: Served, tmp_path: Path) -> None
     assert served.lake.verify_erased(certificate).findings == (f"data/{other.name}: it is no file of Lakestore",)
     other.unlink()
     assert served.lake.verify_erased(certificate).findings == ()
+
+
+class SlowDisk(RealDisk):
+    """A disk that stops every thread at one crash point until it may go on."""
+
+    def __init__(self) -> None:
+        self.point: CrashPoint | None = None
+        self.arrived, self.goes_on = threading.Event(), threading.Event()
+
+    def stop_at(self, point: CrashPoint | None) -> None:
+        """Stop at this point from now on; None lets everything go on."""
+        self.point = point
+        self.goes_on.set()
+        self.arrived, self.goes_on = threading.Event(), threading.Event()
+
+    def reach(self, point: CrashPoint) -> None:
+        """Wait if this is the point."""
+        if point == self.point:
+            goes_on = self.goes_on
+            self.arrived.set()
+            assert goes_on.wait(60), point
+
+
+MADE_BESIDE = [
+    CrashPoint.ROLL_SYNCED,
+    CrashPoint.SEGMENT_WRITTEN,
+    CrashPoint.SHARED_WRITTEN,
+    CrashPoint.SEGMENTS_DURABLE,
+    CrashPoint.RUN_WRITTEN,
+    CrashPoint.RUN_DURABLE,
+    CrashPoint.CHECKPOINT_WRITTEN,
+    CrashPoint.CHECKPOINT_DURABLE,
+    CrashPoint.CHECKPOINT_INSTALLED,
+    CrashPoint.TRIM_FILE_REMOVED,
+]
+
+
+def test_files_of_a_checkpoint_under_way_are_no_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that a checkpoint writes, has not named yet, or is about to remove. The check looks again behind it."""
+    resting, disk = Checkpointer.resting, SlowDisk()
+
+    def awaited(self: Checkpointer) -> Any:
+        disk.stop_at(None)
+        return resting(self)
+
+    monkeypatch.setattr(Checkpointer, "resting", awaited)
+    with Served(tmp_path / "data", disk=disk, limits=Limits(extent_bytes=2_000, shared_segment_bytes=10_000)) as served:
+        table = fill(served)
+        certificate = end(served, ask(table, 6, 7)).certificate
+        assert certificate is not None
+        for age, point in enumerate(MADE_BESIDE, start=20):
+            table.upsert(rows(range(8, USERS), age))
+            table.upsert([{"email": f"{age}", "name": "x" * 20_000, "age": age, "at": age}])
+            served.lake.table("shop.other").upsert([{"email": f"other {age}", "name": "", "age": age, "at": age}])
+            disk.stop_at(point)
+            checkpoint = threading.Thread(target=served.server.upkeep.checkpoint)
+            checkpoint.start()
+            assert disk.arrived.wait(60), point
+            assert served.lake.verify_erased(certificate).findings == (), point
+            disk.stop_at(None)
+            checkpoint.join()
+
+
+def test_runs_that_a_merge_replaced_are_no_findings(served: Served) -> None:
+    """The newest checkpoint names them until the next one does not."""
+    table = fill(served)
+    certificate = end(served, ask(table, 6, 7)).certificate
+    assert certificate is not None
+    served.server.upkeep.close(checkpoint=False)  # its merges would end before the test looks
+    for age in range(20, 24):
+        table.upsert(rows(range(8, USERS), age))
+        served.checkpoint()
+    before = set(served.engine.index.runs)
+    assert served.engine.index.work(lambda _: True, whole=True)
+    assert all(run.path.exists() and run not in served.engine.index.runs for run in before)
+    assert served.lake.verify_erased(certificate).findings == ()
+
+
+def test_rows_that_move_to_a_new_file_while_it_scans_are_found(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that goes before its turn may have become one that is not in the listing."""
+    asked = ask(fill(served), 6, 7)
+    with served.server.upkeep.checkpointer.held():
+        shutil.copytree(served.engine.folder / "segments" / "shared", tmp_path / "old")
+    certificate = end(served, asked).certificate
+    assert certificate is not None
+    (old, *_) = [path for path in (tmp_path / "old").iterdir() if holds(path, marker(6).encode())]
+    first, second = (served.engine.folder / "segments" / name / "back.seg" for name in ("shared", "sharee"))
+    shutil.copyfile(old, first)
+    judge = erased_scan._object
+
+    def moving(disk: Any, data: Path, path: Path, *about: Any) -> ScannedObject:
+        if path == first and first.exists():
+            second.parent.mkdir()
+            first.rename(second)
+        return judge(disk, data, path, *about)
+
+    monkeypatch.setattr(erased_scan, "_object", moving)
+    assert served.lake.verify_erased(certificate).findings == ("data/segments/sharee/back.seg: it has erased rows",)
+    shutil.rmtree(second.parent)
 
 
 def test_rows_that_matched_once_are_erased_by_their_key(served: Served) -> None:

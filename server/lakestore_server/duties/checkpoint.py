@@ -23,7 +23,7 @@ from lakestore_server.commit.priority import DutyPriority
 from lakestore_server.commit.recovery import served_tables
 from lakestore_server.files import checkpoint
 from lakestore_server.files.checkpoint import Checkpoint
-from lakestore_server.files.data_folder import SEGMENTS, remove_files, remove_unlisted_files
+from lakestore_server.files.data_folder import INDEX, SEGMENTS, remove_files, remove_unlisted_files
 from lakestore_server.files.segment import Segment
 from lakestore_server.host import event_log
 from lakestore_server.host.clock import Clock, RealClock
@@ -167,6 +167,19 @@ class Checkpointer:
             self._done()
             self._made_durable(made)
             yield made
+
+    @contextlib.contextmanager
+    def resting(self) -> Iterator[set[Path]]:
+        """Run no checkpoint until the block ends. Yields the files that the newest one names, and those that the next
+        one removes."""
+        with self._running:
+            files = set(self._made)
+            for name in checkpoint.names(self._disk, self._folder)[-1:]:
+                content = checkpoint.decode(self._disk.read(self._folder / name), name)
+                files |= {self._folder / INDEX / run.name for run in content.runs}
+                for place, names in content.segment_names().items():
+                    files |= {self._folder / SEGMENTS / place / each for each in names}
+            yield files
 
     def _checkpoint(self) -> DurableCheckpoint:
         frozen = self._loop.freeze()

@@ -32,9 +32,10 @@ from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.changes.sharing.positions import needed
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.system_rows import add_decision
-from lakestore_server.duties import erased_rows, erased_scan
+from lakestore_server.duties import erased_lake, erased_rows, erased_scan
 from lakestore_server.duties.erased_rows import LETTER_VALUE, Letters, LogSearch, Search
-from lakestore_server.duties.erased_scan import Scan, ScannedObject
+from lakestore_server.duties.erased_scan import Scan
+from lakestore_server.duties.scanned_object import HAS_ROWS, Gone, ScannedObject
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.host.worker import Worker
 from lakestore_server.read.leases import Leases
@@ -362,15 +363,23 @@ class ErasureDuty:
 
     def _scanned(self, held: Erasure, *, is_past: bool) -> Scan:
         """The scan. Files of the lake that no snapshot names go if they hold erased rows, or at the deadline."""
-        for part in held.tables:
-            erased_scan.prune(erased_scan.lake_of(self._engine.view, self._catalog, part.uuid))
-        found = erased_scan.scan(self._engine, self._catalog, erased_scan.gone_of(held), self._pause)
+        tables = [part.uuid for part in held.tables]
+        for uuid in tables:
+            erased_lake.prune(erased_lake.lake_of(self._engine.view, self._catalog, uuid))
+        found = self.scan(erased_scan.gone_of(held))
         gone = [each for each in found.objects if each.finding and each.is_unnamed and _may_go(each, is_past=is_past)]
+        if gone:  # a commit since then may name one of them
+            named = set[str]().union(*(erased_lake.named(self._engine, self._catalog, uuid) for uuid in tables))
+            gone = [each for each in gone if each.place not in named]
         for each in gone:
             log.warning("erasure %s removes %s: %s", held.id, each.place, each.finding)
             remove_file(each.place)
         found.objects = [each for each in found.objects if each not in gone]
         return found
+
+    def scan(self, gone: Gone) -> Scan:
+        """Scan every file for erased rows."""
+        return erased_scan.scan(self._engine, self._upkeep.checkpointer, self._catalog, gone, self._pause)
 
     def _pause(self) -> None:
         if self._duty.is_closing:
@@ -432,9 +441,9 @@ def _has(tier: TierRecord, part: ErasedTable) -> bool:
 
 
 def _may_go(found: ScannedObject, *, is_past: bool) -> bool:
-    """Whether a file that no snapshot names may be removed now. A commit of another engine may be about to name it,
-    but not if it has rows that are dead."""
-    return is_past or found.finding == erased_scan.HAS_ROWS
+    """Whether a file that no snapshot names may be removed now. A commit may be about to name it, but not if it has
+    rows that are dead."""
+    return found.finding == HAS_ROWS or (is_past and not found.may_grow)
 
 
 def write_certificate(engine: Engine, number: str, text: bytes) -> None:

@@ -194,6 +194,10 @@ class Index:
         """The commit at which the index stands; -1 while it is not complete."""
         return self._merged.lsn
 
+    def file_names(self) -> set[str]:
+        """The run files that are being written, or that a look-up or a rebuild needs."""
+        return self._merged.file_names()
+
     @property
     def entries_lsn(self) -> int:
         """The newest commit whose entries are in runs."""

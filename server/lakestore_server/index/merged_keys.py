@@ -245,6 +245,10 @@ class MergedKeys:
         with self._writing:
             self._runs.remove_unnamed(runs)
 
+    def file_names(self) -> set[str]:
+        """The run files that are being written, or that a look-up or a rebuild needs."""
+        return self._runs.file_names()
+
     # A rebuild.
 
     def begin_rebuild(self, lsn: int) -> None:

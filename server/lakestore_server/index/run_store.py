@@ -195,15 +195,19 @@ class RunStore:
 
     def remove_unnamed(self, named: Collection[RunFile]) -> None:
         """Remove runs that neither a durable checkpoint nor a look-up needs."""
-        there = self._disk.list(self._folder)  # order matters: a file that begins later is not in the list,
-        unfinished = frozenset(self._unfinished)  # and a file that is finished meanwhile is in the levels
-        needed = (*self.levels.runs, *self._rebuilt)
-        kept = {file.name for file in named} | {run.path.name for run in needed} | unfinished
+        there = self._disk.list(self._folder)  # before `file_names`: a file that begins later is not in the list
+        kept = {file.name for file in named} | self.file_names()
         for name in there:
             if name.endswith(SUFFIX) and name not in kept:
                 with contextlib.suppress(FileNotFoundError):  # `_remove` was here since the folder was listed
                     self._disk.remove(self._folder / name)
                 self._disk.reach(CrashPoint.RUN_REMOVED)
+
+    def file_names(self) -> set[str]:
+        """The files that are being written, or that a look-up or a rebuild needs."""
+        unfinished = frozenset(self._unfinished)  # first: a file that is finished meanwhile is in the levels
+        new, needed = self._new, (*self.levels.runs, *self._rebuilt)
+        return {run.path.name for run in (*needed, *((new,) if new else ()))} | unfinished
 
     # A rebuild.
 

@@ -18,7 +18,7 @@ from lakestore_server.catalog import owners
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.owners import Decision
 from lakestore_server.commit.engine import Engine
-from lakestore_server.duties import erased_scan, erasure
+from lakestore_server.duties import erasure
 from lakestore_server.duties.erasure import FOLDER, ErasureDuty, letters_of
 from lakestore_server.read.parsed_conditions import PARSED
 from lakestore_server.state.commit_record import CommitRecord
@@ -149,7 +149,7 @@ class ErasureVerbs:
                 "the certificate is of another timeline: this server was restored from a backup since, and its rows"
                 " have other numbers. Erase again"
             )
-        found = erased_scan.scan(self._engine, self._catalog, gone)
+        found = self._duty.scan(gone)
         return pb.VerifyErasedAnswer(findings=found.findings, objects=len(found.objects), bytes=found.nbytes)
 
 

@@ -121,6 +121,8 @@ class Merger:
         self._busy: frozenset[int] = frozenset()
         """Identities of the source segments of all these and of the merge that runs; under the lock."""
         self._making: Sequence[Chunk] = ()
+        self._writing: Path | None = None
+        """The file of the merge that runs; under the lock."""
         self._broken: set[Key] = set()
         self._is_open = False
         self.figures = Merges()
@@ -137,6 +139,12 @@ class Merger:
     def busy(self) -> frozenset[int]:
         """Identities of segments that others must not rewrite."""
         return self._busy
+
+    def unnamed(self) -> list[Path]:
+        """The files of merges that no checkpoint has named yet, also of the one that runs."""
+        with self._lock:
+            ready = [segment.path for merges in self._ready.values() for each in merges for segment in each.made]
+            return ready if self._writing is None else [*ready, self._writing]
 
     def merged(self, key: Key, chunks: Sequence[Chunk]) -> list[Chunk] | None:
         """A bucket's chunks with merged ones in place of their sources; None if there are none."""
@@ -299,6 +307,8 @@ class Merger:
         self._disk.make_folder(place)  # so far all segments may be in shared files
         paths = (place / f"{name}{f'-{n}' if n else ''}{SUFFIX}" for n in count())
         path = next(path for path in paths if self._disk.size(path) is None)
+        with self._lock:
+            self._writing = path
         try:
             yield path
             self._disk.sync_folder(place)
@@ -312,7 +322,7 @@ class Merger:
         with self._lock:
             if merged is not None:
                 self._ready = self._ready | {key: [*self._ready.get(key, ()), merged]}
-            self._making = ()
+            self._making, self._writing = (), None
             self._mark()
 
     def _mark(self) -> None:
