@@ -29,7 +29,7 @@ from lakestore.model.token import Token
 from lakestore.release import needs_extra
 from lakestore.rows import literals, pushdown
 from lakestore.rows.literals import short
-from lakestore.union import old_names, sql_gate, sql_parameters, sql_text
+from lakestore.union import old_names, sql_gate, sql_origins, sql_parameters, sql_text
 from lakestore.union.cut import Source, opened
 from lakestore.union.explanation import Explanation
 from lakestore.union.plain_scan import PlainScan
@@ -265,6 +265,9 @@ class Query:
     is_lossless: bool = False
     """Whether uuid, json, hugeint, bit and time with a zone are extension types of Arrow. Otherwise they are the text,
     the decimal or the bytes that DuckDB makes of them."""
+    has_origins: bool = False
+    """Whether the fields of a result tell the columns of tables that they show: `sql_origins`. For `stream` and
+    `describe`."""
 
     @property
     def settings(self) -> dict[str, str]:
@@ -317,7 +320,7 @@ def stream(source: Source, query: Query | str, tables: Callable[[], Sequence[Tab
             lines = _explanation(answer.reads())
             yield SqlStream(lines.schema, answer.token, iter(lines.to_batches()))
             return
-        schema = _utc_schema(answer.rows.schema)
+        schema = _with_origins(_utc_schema(answer.rows.schema), query, asked, answer)
         batches = (batch.cast(schema) for batch in answer.rows.batches())
         yield SqlStream(schema, answer.token, batches, answer.reads)
 
@@ -341,7 +344,15 @@ def describe(
         return _utc_schema(kinds), _utc_schema(columns)
 
     with ExitStack() as held:
-        return _begun(source, query, tables, take, held)[1].rows
+        asked, answer = _begun(source, query, tables, take, held)
+        kinds, columns = answer.rows
+        return kinds, _with_origins(columns, query, asked, answer)
+
+
+def _with_origins(schema: pa.Schema, query: Query, asked: Statement, answer: _Answer[Any]) -> pa.Schema:
+    if not query.has_origins or asked.explained or not answer.tables:
+        return schema
+    return sql_origins.with_origins(schema, asked.tree, answer.tables)
 
 
 def _selected(names: Sequence[str]) -> list[str]:
@@ -387,6 +398,8 @@ class _Answer(Generic[_Taken]):
     rows: _Taken
     token: str
     reads: Callable[[], tuple[Explanation, ...]]
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    """The tables of the query by `database.table`."""
 
 
 class _Reader:
@@ -455,14 +468,15 @@ def _run(
 
     used = {identifier.name.lower() for identifier in asked.tree.find_all(exp.Identifier)}
     shown = old_names.spellings({name: rows.table for name, rows in views.items()}, used)
+    read = {name: rows.table for name, rows in views.items()}
     plain = None
     if shown == [{}] and len(views) == 1 and not (query.params or query.only_types or query.extra.functions):
         ((name, rows),) = views.items()
         plain = PlainScan.of(asked, name, rows, zone=query.zone, aliases=aliases)
     if plain is not None:
-        return _Answer(_read(plain, request, take), token, reads)
+        return _Answer(_read(plain, request, take), token, reads, read)
     request = _typed(request, {name: rows.schema for name, rows in views.items()}, rules)
-    return _Answer(_spelled(request, views, shown, take), token, reads)
+    return _Answer(_spelled(request, views, shown, take), token, reads, read)
 
 
 def _read(plain: PlainScan, request: _Request, take: _Take[_Taken]) -> _Taken:

@@ -222,6 +222,30 @@ def test_types_of_columns_are_those_of_postgres(door: Door) -> None:
     assert {name: kinds[name].replace(", ", ",") for name in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "origins"),
+    [
+        ("SELECT * FROM shop.orders", "orders.1 orders.2 orders.3 orders.4"),
+        ("SELECT * FROM shop.orders WHERE order_id = 1", "orders.1 orders.2 orders.3 orders.4"),
+        ("SELECT amount, order_id AS a, amount + 1 FROM orders o WHERE o.order_id = 1", "orders.3 orders.1 none"),
+        ("SELECT customer AS seq, e.* FROM orders JOIN events e ON seq = order_id", "orders.2 events.1 events.2"),
+        ("SELECT * FROM (SELECT kind, seq + 1, seq FROM shop.events) s(a)", "events.2 none events.1"),
+        ("SELECT kind, count(*) FROM events GROUP BY kind", "events.2 none"),
+        ("SELECT seq FROM events UNION SELECT 1", "none"),
+        ("WITH events AS (SELECT 1 AS seq) SELECT seq FROM events", "none"),
+        ("SELECT relname FROM pg_class", "none"),
+    ],
+)
+def test_a_column_tells_its_table_and_its_place_there(door: Door, text: str, origins: str) -> None:
+    with door.connect() as connection:
+        names = dict(connection.execute("SELECT oid, relname FROM pg_class WHERE relkind = 'r'").fetchall())
+        for prepare in (False, True, True):
+            result = connection.execute(text.encode(), prepare=prepare).pgresult
+            assert result is not None
+            found = [(result.ftable(place), result.ftablecol(place)) for place in range(result.nfields)]
+            assert " ".join(f"{names[table]}.{column}" if table else "none" for table, column in found) == origins
+
+
 def test_a_time_in_another_zone_is_the_same_moment(door: Door) -> None:
     with door.connect() as connection:
         connection.execute("SET TimeZone = 'Europe/Berlin'")

@@ -28,6 +28,7 @@ from lakestore.model.table import Table
 from lakestore.rows import ipc
 from lakestore.rows.one_key import KeyCode
 from lakestore.union import plan
+from lakestore.union.sql_origins import with_origin
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.access.callers import Caller
 from lakestore_server.host.page_faults import disk_reads
@@ -303,7 +304,7 @@ class KeyForm:
     """A schema of look-ups that equals the answer's."""
 
     @staticmethod
-    def bound(text: KeyText, table: Table) -> KeyForm | None:
+    def bound(text: KeyText, table: Table, dialect: Dialect) -> KeyForm | None:
         """The form of a text over a table; None if the text is no key query of this table."""
         names = {column.name: column for column in table.columns}
         if not table.keyed or text.operands.keys() != set(table.primary_key):
@@ -312,6 +313,9 @@ class KeyForm:
         if not _is_plain(text, table, columns):
             return None
         fields = [pa.field(shown, _shown_type(names[name].arrow.type)) for name, shown in columns]
+        if dialect is Dialect.POSTGRES:
+            pairs = zip(fields, columns, strict=True)
+            fields = [with_origin(shown, table, names[name]) for shown, (name, _) in pairs]
         kinds: dict[int, pa.DataType] = {}
         for name, operands in text.operands.items():
             if not _is_comparable(names[name].arrow.type, operands):
@@ -559,7 +563,7 @@ class KeyQueries:
             return form
         text = KeyText.parsed(question.text, question.dialect) if waits else None
         table = self._table(text, question.search_path) if text is not None else None
-        form = KeyForm.bound(text, table) if text is not None and table is not None else None
+        form = KeyForm.bound(text, table, question.dialect) if text is not None and table is not None else None
         if form is not None:
             if len(self._forms) >= TEXTS_MAX:
                 self._forms = {}

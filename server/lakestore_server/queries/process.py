@@ -219,6 +219,7 @@ def _query(question: Question, bounds: Bounds, tables: Callable[[], Sequence[Tab
         bounds=sql.Bounds(bounds.memory_bytes, rows_max),
         zone=question.zone,
         is_lossless=question.dialect is Dialect.POSTGRES,
+        has_origins=question.dialect is Dialect.POSTGRES,
         search_path=search_path,
         extra=extra,
         kinds=() if given is None else [sql_parameters.sql_type(kind) for kind in given.schema.types],

@@ -343,6 +343,10 @@ class Field:
     size: int = -1
     modifier: int = -1
     is_binary: bool = False
+    table: int = 0
+    """The oid of the table whose column this is; 0 for none."""
+    column: int = 0
+    """The column's `attnum` there."""
 
     def with_format(self, *, is_binary: bool) -> Field:
         """The same column in text or binary."""
@@ -393,7 +397,8 @@ def ready(status: str) -> bytes:
 def row_description(fields: Sequence[Field]) -> bytes:
     """The columns of the rows that follow."""
     entries = [
-        _text(field.name) + struct.pack("!ihIhih", 0, 0, field.oid, field.size, field.modifier, int(field.is_binary))
+        _text(field.name)
+        + struct.pack("!IHIhih", field.table, field.column, field.oid, field.size, field.modifier, int(field.is_binary))
         for field in fields
     ]
     return framed(b"T", _INT16.pack(len(entries)), *entries)

@@ -13,13 +13,16 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from lakestore.union.sql_origins import origin_of
 from lakestore_server.edge.postgres import messages
 from lakestore_server.edge.postgres.messages import Field
 from lakestore_server.edge.postgres.sqlstates import FEATURE_NOT_SUPPORTED, SqlError
 from lakestore_server.queries.answer import Answer, MayWait
+from lakestore_server.queries.postgres.oids import table_oid
 from lakestore_server.queries.postgres.types import postgres_type
 from lakestore_server.queries.question import Part
 
+_ATTNUM_MAX = 0x7FFF
 Rows = Generator[bytes | memoryview, None, int]
 DERIVED_MAX = 16
 """Descriptions of one text's columns that are kept: one for each choice of formats."""
@@ -164,8 +167,10 @@ def described(schema: Sequence[pa.Field], formats: Sequence[bool]) -> list[Field
     each = [False] * len(schema) if not formats else list(formats) * (len(schema) if len(formats) == 1 else 1)
     fields = []
     for field, is_binary in zip(schema, each, strict=True):
-        kind = postgres_type(field)
-        fields.append(Field(field.name, kind.oid, kind.size, kind.modifier, is_binary))
+        kind, origin = postgres_type(field), origin_of(field)
+        table = table_oid(origin.table) if origin is not None and origin.column <= _ATTNUM_MAX else 0
+        column = origin.column if origin is not None and table else 0
+        fields.append(Field(field.name, kind.oid, kind.size, kind.modifier, is_binary, table, column))
     return fields
 
 

@@ -18,6 +18,12 @@ TABLE, KEY_INDEX, KEY_CONSTRAINT = range(3)
 """Slots of a table's numbers."""
 
 
+def table_oid(number: int, slot: int = TABLE) -> int:
+    """The oid of a table with this number, or of its primary key; 0 if only its name tells the oid."""
+    oid = FIRST_USER_OID + number * _SLOTS + slot
+    return oid if 0 < number and oid < _HASHED else 0
+
+
 class Oids:
     """Oids of one catalog."""
 
@@ -39,7 +45,4 @@ class Oids:
 
     def of_table(self, table: Table, slot: int = TABLE) -> int:
         """The oid of a table, or of its primary key."""
-        oid = FIRST_USER_OID + table.number * _SLOTS + slot
-        if 0 < table.number and oid < _HASHED:
-            return oid
-        return self.named(f"table {slot}", table.uuid or table.name)
+        return table_oid(table.number, slot) or self.named(f"table {slot}", table.uuid or table.name)
