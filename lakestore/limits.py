@@ -210,16 +210,18 @@ class Limits:
     removed by age. 0 confirms every clock."""
     principal_percent: int = option(50, low=1, high=100)
     """Share of streams, calls, leases, subscriptions, parts, reports and HTTP that one principal may use. A server
-    without `auth` has one principal, which may use all."""
+    without `auth` has one principal, which may use all. Of the query processes, a principal may use more while nobody
+    with fewer waits."""
     access_token_seconds: int = option(3_600, low=1, high=31 * 86_400)
     """Lifetime of an access token that a catalog client exchanges for its credentials."""
     history_bytes: int = option(64 * _MB, low=0, high=16 * _GB)
     """Memory of the console's curves for two days: 115 KB for each changing table, 14 KB for each subscription and
     bridge with a changing lag. If it is full, series that are unchanged for hours lose their curves; otherwise new ones
     get none."""
-    query_processes: int = option(2, low=0, high=64)
-    """Processes that answer queries in SQL, one query at a time each; another query waits. 0 switches queries off."""
-    query_wait_seconds: int = option(10, low=0, high=3_600)
+    query_processes: int = option(4, low=0, high=64)
+    """Processes that answer queries in SQL, one query at a time each; another query waits. One more process answers
+    sessions that ask while they hold an unfinished answer. 0 switches queries off."""
+    query_wait_seconds: int = option(30, low=0, high=3_600)
     """Time that a query waits for a process before it is `Exhausted`."""
     query_bytes: int = option(256 * _MB, low=64 * _MB, high=64 * _GB)
     """Memory of DuckDB for a query; a query that needs more fails."""

@@ -535,6 +535,8 @@ class Server:
         if self.settings.postgres.port >= 0:
             self._postgres = self._postgres_port(self.queries)
             self.about["postgres"] = joined(host, self._postgres.port)
+        if self._flight is not None or self._postgres is not None:
+            self.queries.keep_warm()
         self._grpc.start()
         if self._flight is not None:
             self._flight.start()

@@ -419,3 +419,17 @@ def test_a_server_that_stops_tells_its_sessions(tmp_path: Path) -> None:
 def test_without_a_setting_there_is_no_port(tmp_path: Path) -> None:
     with Served(tmp_path / "data", ports=True) as served:
         assert "postgres" not in served.server.about
+        assert served.server.queries is not None
+        assert served.server.queries.pool.size == 0
+
+
+def test_a_process_waits_for_the_first_query_and_is_replaced(tmp_path: Path) -> None:
+    with Served(tmp_path / "data", ports=True, postgres=Postgres(port=0)) as served:
+        assert served.server.queries is not None
+        pool = served.server.queries.pool
+        (ready,) = pool._idle
+        assert ready.child.pid is not None
+        with connected(served, sslmode="disable") as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+            assert ready.owner == ""
+            until(lambda: pool.counts() == {"unused": 1, "idle": 1, "busy": 0}, "another one waits")

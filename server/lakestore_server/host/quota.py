@@ -75,6 +75,8 @@ class _Loan:
 
 
 RETRY_AFTER_SECONDS = 0.5
+NESTED = 1
+"""Query processes beyond `limits.query_processes`, for sessions that ask while they hold an unfinished answer."""
 Claim = Callable[[int], None]
 """Takes further permits. Raises `Exhausted` if there are none."""
 

@@ -19,6 +19,7 @@ from lakestore_server.catalog.metadata_store import CACHE_BYTES_MAX
 from lakestore_server.commit.queue import SMALL_STRETCH
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.machine import MAPS_DEFAULT, maps_max, memory_bytes
+from lakestore_server.host.quota import NESTED
 from lakestore_server.read.piece_ranges import RANGES_KEPT
 from lakestore_server.state.view import TableState, View
 
@@ -110,6 +111,7 @@ def by_settings(limits: Limits) -> tuple[MemoryPart, ...]:
     names = limits.register_name_chars + limits.register_bytes + RANGE_BYTES
     each_producer = PRODUCER_BYTES + limits.producer_answers * ANSWER_BYTES
     overlay_keys = max(limits.journal_bytes // ROW_BYTES_MIN, limits.overlay_checkpoint_keys)
+    queries = limits.query_processes + NESTED if limits.query_processes else 0
     return _sorted(
         [
             MemoryPart("process", PROCESS_BYTES, "a server without tables"),
@@ -130,7 +132,7 @@ def by_settings(limits: Limits) -> tuple[MemoryPart, ...]:
             MemoryPart("offset indexes of the lake", limits.lake_offsets_bytes, "lake_offsets_bytes"),
             MemoryPart("files of the lake", limits.lake_manifests_bytes, "lake_manifests_bytes"),
             MemoryPart("curves of the console", limits.history_bytes, "history_bytes"),
-            MemoryPart("queries of the console", limits.query_processes * limits.query_bytes, "query_processes"),
+            MemoryPart("queries in SQL", queries * limits.query_bytes, "query_processes"),
             MemoryPart("metadata of the lake", CACHE_BYTES_MAX, "a constant"),
             MemoryPart("value ranges of pieces", RANGES_KEPT * RANGE_BYTES, "a constant"),
             MemoryPart("registers", limits.registers * names, "registers, each principal"),

@@ -1,7 +1,8 @@
 """Query processes: started before they are needed, bound to one principal, ended when nobody uses them.
 
 1. A process that has seen a question belongs to one principal and one generation of the rights. Nobody else gets it.
-2. At most `most` processes exist. A principal has its share of them at work; who waits is served in order of arrival.
+2. At most `most` processes exist, and `NESTED` ones for sessions that hold an unfinished answer: such a session would
+wait for itself. Questions are served in order of arrival; a principal at its share comes after the others.
 3. A process of another principal that is idle makes room. So does an unused one, when the last use is long ago.
 """
 
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from lakestore.errors import Exhausted
 from lakestore_server.host.child import Child
+from lakestore_server.host.quota import NESTED
 
 IDLE_SECONDS = 60.0
 """Time after its last question when a process ends."""
@@ -53,13 +55,16 @@ class QueryProcess:
 @dataclass(slots=True, eq=False)
 class _Waiter:
     owner: str
+    is_nested: bool
 
 
 class Pool:
     """The processes of one server. Thread-safe."""
 
     def __init__(self, start: Callable[[], Child], *, most: int, share: int, resident_bytes: int) -> None:
-        """A principal has at most `share` of `most` processes. One of more than `resident_bytes` is not used again."""
+        """A principal with `share` of `most` processes gets another one only while nobody with fewer waits. A process
+        of more than `resident_bytes` is not used again.
+        """
         self._start, self._most, self._share, self._resident_bytes = start, most, share, resident_bytes
         self._changed = threading.Condition()
         self._idle: list[QueryProcess] = []
@@ -76,18 +81,27 @@ class Pool:
         with self._changed:
             return len(self._idle) + len(self._busy)
 
+    @property
+    def bound(self) -> int:
+        """The number of processes that belong to a principal, or will at once."""
+        counts = self.counts()
+        return counts["idle"] + counts["busy"]
+
     def counts(self) -> dict[str, int]:
         """State to the number of processes: `unused`, `idle` (bound to a principal), `busy`."""
         with self._changed:
             unused = sum(each.owner is None for each in self._idle)
             return {"unused": unused, "idle": len(self._idle) - unused, "busy": len(self._busy)}
 
-    def take(self, owner: str, generation: int, seconds: float, is_over: Callable[[], bool]) -> QueryProcess:
+    def take(
+        self, owner: str, generation: int, seconds: float, is_over: Callable[[], bool], *, is_nested: bool = False
+    ) -> QueryProcess:
         """A process for one question of a principal, after a wait of at most `seconds`. Raises `Exhausted`.
 
-        The wait also ends, with the same error, when `is_over` is true at a `wake`.
+        The wait also ends, with the same error, when `is_over` is true at a `wake`. `is_nested`: the session of the
+        question holds another answer.
         """
-        waiter = _Waiter(owner)
+        waiter = _Waiter(owner, is_nested)
         with self._changed:
             self._waiting.append(waiter)
             try:
@@ -111,8 +125,8 @@ class Pool:
         is_worn = process.questions >= QUESTIONS_MAX or process.resident_bytes() > self._resident_bytes
         is_kept = process.generation == generation and not is_worn
         with self._changed:
-            is_kept = is_kept and not self._is_closed
             self._leave(process)
+            is_kept = is_kept and not self._is_closed and len(self._idle) + len(self._busy) < self._most
             if is_kept:
                 process.idle_since = time.monotonic()
                 self._idle.append(process)
@@ -130,10 +144,10 @@ class Pool:
         with self._changed:
             self._changed.notify_all()
 
-    def warm(self) -> None:
+    def warm(self, seconds: float = IDLE_SECONDS) -> None:
         """Keep an unused process for a while, if there is room: its imports are done when a question comes."""
         with self._changed:
-            self._warm_until = time.monotonic() + IDLE_SECONDS
+            self._warm_until = max(self._warm_until, time.monotonic() + seconds)
         self._start_unused()
 
     def end_idle(self) -> None:
@@ -177,12 +191,9 @@ class Pool:
             each.end()
 
     def _is_next(self, waiter: _Waiter) -> bool:
-        if len(self._busy) >= self._most:
-            return False
-        return next((each for each in self._waiting if self._has_share(each.owner)), None) is waiter
-
-    def _has_share(self, owner: str) -> bool:
-        return not owner or self._busy_of[owner] < self._share
+        waiting = [each for each in self._waiting if len(self._busy) < self._most + NESTED * each.is_nested]
+        within = (each for each in waiting if not each.owner or self._busy_of[each.owner] < self._share)
+        return next(within, next(iter(waiting), None)) is waiter
 
     def _chosen(self, owner: str, generation: int) -> tuple[QueryProcess, list[QueryProcess]]:
         """A process, and those that end to make room for it: one of this principal, else an unused one, else a new
@@ -215,6 +226,6 @@ class Pool:
         return process.generation != generation or now - process.idle_since >= IDLE_SECONDS
 
     def _refusal(self, owner: str) -> Exhausted:
-        mine = f"{owner} has {self._busy_of[owner]} of them: " if owner and not self._has_share(owner) else ""
+        mine = f"{owner} has {self._busy_of[owner]} of them: " if owner and self._busy_of[owner] else ""
         said = f"{mine}{self._most} queries run, the limit (query_processes): try again when one has ended"
         return Exhausted(said, retry_after=RETRY_AFTER_SECONDS)

@@ -32,6 +32,7 @@ from lakestore.union import sql, sql_parameters
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import pipe, rpc
 from lakestore.wire.pipe import Verb
+from lakestore_server.host import priority
 from lakestore_server.host.child import PartPieces
 from lakestore_server.queries.postgres import dialect, types
 from lakestore_server.queries.postgres.catalog import SERVER_ROLE, Session
@@ -102,7 +103,6 @@ BESIDE_BYTES = 512 << 20
 """Memory on top of twice DuckDB's limit: threads, and lake files that are being read."""
 CELL_CHARS_MAX = 1_000
 ANSWER_CHARS_MAX = 4 << 20
-NICE = 10
 _LATE_SECONDS = 10
 _TOO_MUCH = "the query needs more memory than it may take: ask for fewer rows or columns"
 
@@ -271,7 +271,7 @@ def _bound(bounds: Bounds) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     for what in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
         resource.setrlimit(what, (0, 0))
-    os.nice(NICE)
+    os.nice(priority.NICE)  # the share of a duty: commits come first, and people who wait before merges
 
 
 def _taken() -> int:

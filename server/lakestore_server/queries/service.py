@@ -10,6 +10,7 @@ process is killed. The commit loop never waits for a question.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -48,8 +49,8 @@ WALLS = sandbox.WALLS
 log = logging.getLogger("lakestore.queries")
 RECHECK_SECONDS = 1.0
 """Seconds between two checks of the rights to everything that a question has read."""
-TICK_SECONDS = 0.1
-"""Seconds between two looks at the time of the questions that are under way."""
+TICK_SECONDS, UNUSED_TICK_SECONDS = 0.1, 1.0
+"""Seconds between two looks at the questions that are under way, and at processes that nobody has used."""
 STREAMS_MAX = 1_000
 """The most streams that one question holds open. Each keeps one RPC of the server open."""
 STREAM_AHEAD = 1
@@ -99,7 +100,9 @@ class QueryService:
         self._lock = threading.Lock()
         self._runs: set[QueryRun] = set()
         self.is_closing = False
-        self._tender = Worker(supervisor=supervisor, name="queries", work=self._tend, failed=self._not_tended)
+        self._tender = Worker(
+            supervisor=supervisor, name="queries", work=self._tend, failed=self._not_tended, every=UNUSED_TICK_SECONDS
+        )
         self._tender.start()
 
     def session(self, caller: Caller, door: str, *, soon: bool = True) -> QuerySession:
@@ -113,6 +116,12 @@ class QueryService:
             self.pool.warm()
         self._tender.wake()
         return QuerySession(self, caller, door)
+
+    def keep_warm(self) -> None:
+        """Keep an unused process from now on, for doors whose sessions ask at once."""
+        if self.limits.query_processes:
+            self.pool.warm(math.inf)
+            self._tender.wake()
 
     def running(self) -> Sequence[RunningQuery]:
         """The questions that are under way."""
@@ -161,7 +170,7 @@ class QueryService:
         )
 
     def _tend(self) -> None:
-        """Watch questions and processes until there are none."""
+        """Watch questions and processes until there are none, or only an unused one."""
         self._tender.taken()
         while True:
             with self._lock:
@@ -169,7 +178,7 @@ class QueryService:
             for run in runs:
                 run.watch()
             self.pool.tend(self.rpcs.generation)
-            if not runs and not self.pool.size:
+            if not runs and not self.pool.bound:
                 return
             if self._tender.wait(TICK_SECONDS):
                 return
@@ -255,7 +264,7 @@ class QuerySession:
         return answer
 
     def _begin(self, question: Question) -> QueryRun:
-        run = QueryRun(self._service, self._caller, self._door, question)
+        run = QueryRun(self._service, self._caller, self._door, question, is_nested=bool(self._runs))
         with self._lock:
             if self._is_closed or self._service.is_closing:
                 raise Cancelled(f"the query was ended: {'its reader is gone' if self._is_closed else GOING_DOWN}")
@@ -332,7 +341,11 @@ _UNREADABLE = (
 class QueryRun:
     """One question that is under way: its process, its reads, its time."""
 
-    def __init__(self, service: QueryService, caller: Caller, door: str, question: Question) -> None:
+    def __init__(
+        self, service: QueryService, caller: Caller, door: str, question: Question, *, is_nested: bool = False
+    ) -> None:
+        """`is_nested`: the session of the question holds another answer."""
+        self._is_nested = is_nested
         self.reads = Reads(service.rpcs, caller)
         self._service, self._owner, self._door, self._question = service, caller.counted_as, door, question
         self._why: str | LakestoreError = ""
@@ -468,9 +481,11 @@ class QueryRun:
 
     def _taken(self) -> QueryProcess:
         service = self._service
-        wait = service.limits.query_wait_seconds
+        wait, generation = service.limits.query_wait_seconds, service.rpcs.generation
         try:
-            process = service.pool.take(self._owner, service.rpcs.generation, wait, lambda: bool(self._why))
+            process = service.pool.take(
+                self._owner, generation, wait, lambda: bool(self._why), is_nested=self._is_nested
+            )
         except Exhausted:
             if self._why:
                 raise self._exit_error() from None

@@ -99,20 +99,65 @@ def test_a_question_waits_so_long_for_a_process() -> None:
     assert got[0] is not first
 
 
-def test_a_principal_at_its_share_does_not_keep_others_waiting() -> None:
-    pool = pool_of()
-    first = take(pool, "ann")
-    with pytest.raises(Exhausted, match="ann has 1 of them"):
-        take(pool, "ann")
-    got: list[QueryProcess] = []
-    thread = threading.Thread(target=lambda: got.append(take(pool, "ann", seconds=60)))
+def waiting(pool: Pool, owner: str, got: list[tuple[str, QueryProcess]]) -> threading.Thread:
+    """A question that waits; `got` has its owner and its process at the end."""
+    before = len(pool._waiting)
+    thread = threading.Thread(target=lambda: got.append((owner, take(pool, owner, seconds=60))))
     thread.start()
-    until(lambda: len(pool._waiting) == 1, "the question waits")
-    take(pool, "bob")
-    assert not got
+    until(lambda: len(pool._waiting) == before + 1, "the question waits")
+    return thread
+
+
+def test_a_principal_at_its_share_gets_more_while_nobody_with_fewer_waits() -> None:
+    pool = pool_of()
+    first, second = take(pool, "ann"), take(pool, "ann")
+    with pytest.raises(Exhausted, match="ann has 2 of them"):
+        take(pool, "ann")
+    got: list[tuple[str, QueryProcess]] = []
+    threads = [waiting(pool, owner, got) for owner in ("ann", "ann", "bob")]
+    for number, (process, owner) in enumerate([(first, "bob"), (second, "ann")], 1):
+        pool.give_back(process, 0)
+        until(lambda: len(got) == number, "a process for the next one")  # noqa: B023
+        assert got[-1][0] == owner, "bob has none, and ann asked first"
+    pool.give_back(got[0][1], 0)
+    for thread in threads:
+        thread.join()
+    assert [owner for owner, _ in got] == ["bob", "ann", "ann"]
+
+
+def test_a_session_with_an_unfinished_answer_does_not_wait_for_itself() -> None:
+    pool = pool_of(most=1)
+    first = take(pool, "ann")
+    nested = pool.take("ann", 0, 0, lambda: False, is_nested=True)
+    with pytest.raises(Exhausted):
+        pool.take("ann", 0, 0, lambda: False, is_nested=True)
+    pool.give_back(nested, 0)
+    assert nested.child.has_ended, "there is room for one process"
+    got: list[tuple[str, QueryProcess]] = []
+    thread = waiting(pool, "bob", got)
+    pool.give_back(pool.take("cid", 0, 0, lambda: False, is_nested=True), 0)
+    assert not got, "bob waits for the one process"
     pool.give_back(first, 0)
     thread.join()
-    assert got == [first]
+    assert pool.size == 1
+
+
+def test_ten_questions_of_one_principal_are_all_answered() -> None:
+    pool = pool_of(most=4)
+    got: list[int] = []
+
+    def ask(number: int) -> None:
+        process = take(pool, "ann", seconds=60)
+        got.append(number)
+        pool.give_back(process, 0)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(got) == list(range(10))
+    assert pool.size <= 4
 
 
 def test_a_cancelled_question_stops_waiting() -> None:
