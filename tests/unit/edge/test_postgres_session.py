@@ -235,6 +235,8 @@ def test_variables_follow_their_transaction(session: WireSession) -> None:
         ("SET SESSION statement_timeout TO '2min'", "statement_timeout", "2min"),
         ("SET statement_timeout = 1500", "statement_timeout", "1500ms"),
         ("SET TIME ZONE -3", "timezone", "Etc/GMT+3"),
+        ("SET TIME ZONE 'GMT-08:00'", "timezone", "Etc/GMT-8"),
+        ("SET TIME ZONE '<-05>5'", "timezone", "Etc/GMT+5"),
         ("SET TIME ZONE INTERVAL '+02:00' HOUR TO MINUTE", "timezone", "Etc/GMT-2"),
         ("SET NAMES 'utf-8'", "client_encoding", "UTF8"),
         ("SET client_encoding = '''utf-8'''", "client_encoding", "UTF8"),

@@ -25,6 +25,8 @@ _TRUE, _FALSE = {"on", "true", "yes", "1", "t", "y"}, {"off", "false", "no", "0"
 _UNITS_MS = {"": 1.0, "us": 0.001, "ms": 1.0, "s": 1_000.0, "min": 60_000.0, "h": 3_600_000.0, "d": 86_400_000.0}
 _SPAN = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*(us|ms|s|min|h|d|)\s*")
 _OFFSET = re.compile(r"([+-]?)(\d{1,2})(?::?00)?")
+_POSIX = re.compile(r"(?:[a-z]{3,}|<[a-z0-9+-]+>)([+-]?)(\d{1,2})(?::00){0,2}")
+"""A zone as POSIX writes it, such as the `GMT-08:00` that pgjdbc sends for eight hours east. It counts westward."""
 _CUSTOM = re.compile(r"[a-z_][a-z0-9_$]*(?:\.[a-z_][a-z0-9_$]*)+")
 CUSTOM_MAX = 64
 """The most variables that one session may add: names with a point, such as `app.user`."""
@@ -125,11 +127,13 @@ def _zone(text: str) -> str:
         return "UTC"
     if folded in _zones():
         return _zones()[folded]
-    match = _OFFSET.fullmatch(folded)
-    if match and int(match[2]) <= 14:
-        hours = int(match[2])
-        sign = "+" if match[1] == "-" else "-"  # the names of Etc count westward
-        return f"Etc/GMT{sign}{hours}" if hours else "UTC"
+    eastward, westward = _OFFSET.fullmatch(folded), _POSIX.fullmatch(folded)
+    match = eastward or westward
+    if match:
+        sign = "+" if (match[1] == "-") == bool(eastward) else "-"  # the names of Etc count westward
+        name = f"etc/gmt{sign}{int(match[2])}"
+        if name in _zones():
+            return _zones()[name] if int(match[2]) else "UTC"
     raise ValueError("it is a zone such as Europe/Berlin, or a number of whole hours")
 
 
