@@ -16,5 +16,6 @@ THREADS = {
     "server/lakestore_server/host/supervisor.py",
     "server/lakestore_server/host/worker.py",
     "server/lakestore_server/host/workers.py",
+    "server/lakestore_server/queries/process.py",  # of a child process: it interrupts DuckDB
 }
 """Where the server begins threads: each of them tells when it ends, or ends the process."""

@@ -34,6 +34,8 @@ END_SECONDS = 5.0
 """Time that a process has to end by itself: after its pipes are closed, and after its server is gone."""
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.2, 5.0
 """Pause before the third start in a row without an answer; it doubles up to the longest."""
+INTERRUPT = signal.SIGUSR1
+"""The signal by which the server asks a process to end its answer early."""
 WORKING_SECONDS = 1.0
 """Time between two signs of life of a process that works."""
 STDERR_BYTES_MAX = 64 << 10
@@ -266,6 +268,8 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: BoundedPipe | None = None
         self._ends_in_a_row = 0
+        self._has_spoken = False
+        """Whether the process has sent a frame, so that its start is over."""
 
     @property
     def pid(self) -> int | None:
@@ -306,6 +310,13 @@ class Child:
         """
         with self._lock:
             return (yield from self._exchange(verb, question, serve, in_parts=True))
+
+    def interrupt(self) -> bool:
+        """Ask the process to end its answer early; false if it may not know the signal yet, because it starts."""
+        if not self._has_spoken or (process := self._process) is None:
+            return False
+        process.send_signal(INTERRUPT)
+        return True
 
     def kill(self) -> None:
         """End the process for good, at once."""
@@ -360,6 +371,7 @@ class Child:
         """The parts, and the frame that ends a request. The process's questions are answered meanwhile."""
         while True:
             kind, asked, payload = read_frame(pipe, self._bytes_max)
+            self._has_spoken = True
             if kind is Kind.PART and in_parts:
                 yield payload
             elif kind is Kind.ASK:
@@ -408,7 +420,7 @@ class Child:
 
     def _end(self) -> int:
         """End the process if there is one: it ends with its pipes, else it is killed. Its exit code."""
-        process, self._process, self._pipe = self._process, None, None
+        process, self._process, self._pipe, self._has_spoken = self._process, None, None, False
         if process is None:
             return 0
         code = ended(process, END_SECONDS)

@@ -13,8 +13,11 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,11 +36,12 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import pipe, rpc
 from lakestore.wire.pipe import Verb
 from lakestore_server.host import priority
-from lakestore_server.host.child import PartPieces
+from lakestore_server.host.child import INTERRUPT, PartPieces
 from lakestore_server.queries.postgres import dialect, types
 from lakestore_server.queries.postgres.catalog import SERVER_ROLE, Session
 from lakestore_server.queries.postgres.rows import CopyBinary, CopyText, DataRows, RowEncoder
 from lakestore_server.queries.question import (
+    INTERRUPTED,
     PART_BYTES,
     Ask,
     Bounds,
@@ -61,6 +65,9 @@ class Parent(Protocol):
 
     def ask(self, verb: int, question: bytes = b"") -> Iterator[bytes]:
         """The parts of the server's answer to a question of this process."""
+
+    def working(self) -> None:
+        """Tell that the answer takes its time."""
 
 
 class PipedFiles:
@@ -107,11 +114,53 @@ _LATE_SECONDS = 10
 _TOO_MUCH = "the query needs more memory than it may take: ask for fewer rows or columns"
 
 
+INTERRUPT_AGAIN_SECONDS = 0.05
+
+
+class Interrupt:
+    """The server's request to end an answer early. A thread passes it to DuckDB, in which the main thread may be."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stop: Callable[[], None] | None = None
+        self.is_asked = False
+        """Whether the answer under way is to end."""
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(INTERRUPT, lambda *_: None)
+        threading.Thread(target=self._pass_on, args=(reader,), daemon=True).start()
+
+    def started(self, stop: Callable[[], None]) -> None:
+        """DuckDB begins; `stop` interrupts it from any thread."""
+        with self._lock:
+            self._stop = stop
+
+    def end(self) -> bool:
+        """End a question: whether it was interrupted. A request that comes now would meet the next question, so the
+        server ends the process if it has sent one and gets another end.
+        """
+        with self._lock:
+            was_asked, self.is_asked, self._stop = self.is_asked, False, None
+        return was_asked
+
+    def _pass_on(self, reader: int) -> None:
+        engine = sql.load_engine()
+        while os.read(reader, 1):
+            self.is_asked = True
+            while self.is_asked:  # DuckDB forgets an interrupt that comes just before a query begins
+                with self._lock, suppress(engine.Error):  # a connection that ends at this moment
+                    if self._stop is not None:
+                        self._stop()
+                time.sleep(INTERRUPT_AGAIN_SECONDS)
+
+
 class PipeWire:
     """The wire to the server that started this process. Thread-safe: one exchange at a time."""
 
-    def __init__(self, parent: Parent, server: pb.HelloAnswer) -> None:
+    def __init__(self, parent: Parent, server: pb.HelloAnswer, interrupt: Interrupt) -> None:
         self.credentials, self.address, self.server, self._parent = NOTHING, "", server, parent
+        self.interrupt = interrupt
         self._is_over = False
 
     def greet(self, seconds: float) -> None: ...
@@ -146,7 +195,7 @@ def answered(wire: PipeWire, question: Question, bounds: Bounds) -> PartPieces:
     began = time.monotonic()
     transport = transport_of(wire)
     tables = Connection(transport).all
-    query = _query(question, bounds, tables)
+    query = replace(_query(question, bounds, tables), started=wire.interrupt.started)
     with sql.stream(transport, query, tables) as rows:
         schema, batches = _typed(query, rows)
         yield Head(schema, rows.token).to_bytes()
@@ -171,7 +220,7 @@ def answered(wire: PipeWire, question: Question, bounds: Bounds) -> PartPieces:
                 for piece in _pieces(kept):
                     count += piece.num_rows
                     yield Part.head(piece.num_rows), memoryview(piece.serialize())
-            if has_more:
+            if has_more or wire.interrupt.is_asked:
                 break
         if encoder is not None and (end := encoder.end()):
             yield Part.head(0) + end
@@ -284,28 +333,36 @@ def main(parent: Parent, confine: Callable[[], None]) -> None:
     """Answer questions until the server has no more; `confine` is called before the first text is read."""
     sql.preload()
     dialect.preload()
-    is_confined = False
+    is_confined, interrupt = False, Interrupt()
 
     def answer(verb: int, data: bytes) -> PartPieces:
         nonlocal is_confined
         question, bounds = Question.from_bytes(data)
         if not is_confined:
+            parent.working()  # from now on the server may interrupt
             _bound(bounds)
             confine()
             cache.use(cache.DerivedCache())  # of this process alone: the next principal's rights may be fewer
             is_confined = True
         signal.alarm(bounds.seconds + _LATE_SECONDS)
-        wire = PipeWire(parent, pb.HelloAnswer.FromString(bytes.fromhex(bounds.hello)))
+        wire = PipeWire(parent, pb.HelloAnswer.FromString(bytes.fromhex(bounds.hello)), interrupt)
         places.use(PipedFiles(wire.exchange))
         try:
             if verb == Ask.DESCRIBE:
-                return described(wire, question, bounds)
-            return (yield from answered(wire, question, bounds))
+                end = described(wire, question, bounds)
+            else:
+                end = yield from answered(wire, question, bounds)
         except MemoryError:
+            interrupt.end()
             raise Unavailable(_TOO_MUCH) from None
+        except Exception:  # an interrupt makes errors of many kinds
+            if interrupt.end():
+                return INTERRUPTED
+            raise
         finally:
             wire.close()
             signal.alarm(0)
+        return INTERRUPTED if interrupt.end() else end
 
     while parent.reply(answer):
         pa.default_memory_pool().release_unused()

@@ -22,6 +22,8 @@ from lakestore_server.queries.postgres.rows import CopyOptions
 
 READS_ONLY = "this port only reads, so write by the Python client, `lakestore write`, Spark or the Kafka bridge"
 """The end of the error for a statement that writes."""
+INTERRUPTED = b""
+"""The end of an answer that the server has interrupted. The process is ready for its next question."""
 PART_BYTES = 1 << 20
 """Bytes of a part, unless one row has more."""
 _SIZE = struct.Struct("<I")

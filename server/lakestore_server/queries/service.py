@@ -4,7 +4,7 @@
 RPCs, which check the caller's rights; the server reads the lake files that the plans name.
 2. An answer streams. The server reads the next part when the door has taken the last one.
 3. A question ends when it takes too long, when its caller loses a right or is gone, and when its door cancels it: its
-process is killed. The commit loop never waits for a question.
+process is interrupted, and killed if it does not end the answer soon. The commit loop never waits for a question.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
@@ -40,7 +40,17 @@ from lakestore_server.queries.answer import Answer, MayWait
 from lakestore_server.queries.key_query import KeyAnswer, KeyQueries
 from lakestore_server.queries.lake_files import LakeFiles
 from lakestore_server.queries.pool import Pool, QueryProcess
-from lakestore_server.queries.question import Ask, Bounds, Cancelled, Description, Figures, Head, Part, Question
+from lakestore_server.queries.question import (
+    INTERRUPTED,
+    Ask,
+    Bounds,
+    Cancelled,
+    Description,
+    Figures,
+    Head,
+    Part,
+    Question,
+)
 from lakestore_server.queries.rpcs import Reads, Rpcs
 
 _CONFINED, _WORKER = "lakestore_server.host.confined_process", "lakestore_server.queries.process"
@@ -55,6 +65,8 @@ STREAMS_MAX = 1_000
 """The most streams that one question holds open. Each keeps one RPC of the server open."""
 STREAM_AHEAD = 1
 """Messages of a stream that are made before the process asks for them; each has up to `read_batch_bytes`."""
+INTERRUPT_SECONDS = 1.0
+"""Time in which a process ends an answer that is interrupted; then it is killed."""
 GRACE_SECONDS = 5.0
 """A process may be silent for the time of a question and this long."""
 IDLE_BYTES = 512 << 20
@@ -308,10 +320,12 @@ class ProcessAnswer(Answer):
         self._run.reads.recheck()
 
     def close(self) -> None:
-        """End the answer: its process is free again after the last part, and is killed before it."""
+        """End the answer: its process is free again. Before the last part it is interrupted, for which this waits."""
         if not self._run.is_over:
             self._run.cancel("its reader is gone")
         with self._turn:
+            with suppress(LakestoreError):  # the answer was cancelled
+                next(self._stream, None)
             self._stream.close()
         self._end()
 
@@ -355,6 +369,10 @@ class QueryRun:
         self._lock = threading.Lock()
         """Held while the process is given back or killed."""
         self._process: QueryProcess | None = None
+        self._kill_at: float | None = None
+        """The end of the time of an interrupted process; None without an interrupt."""
+        self._is_interrupted = False
+        """Whether the process has ended its answer because of the interrupt."""
         self.is_over = False
         """Whether the process has given its whole answer."""
         self.number = next(_run_numbers)
@@ -392,19 +410,29 @@ class QueryRun:
             nbytes=self._nbytes,
         )
 
-    def cancel(self, why: str | LakestoreError) -> None:
-        """End the question unless it is over. Its door gets `why`, a reason or the error. Callable from any thread."""
+    def cancel(self, why: str | LakestoreError, *, kills: bool = False) -> None:
+        """End the question unless it is over. Its door gets `why`, a reason or the error. Callable from any thread.
+
+        With `kills` its process gets no time to end the answer.
+        """
         with self._lock:
             if self.is_over:
                 return
             self._why = self._why or why
-            if self._process is not None:
-                self._process.child.kill()
+            if self._process is not None and (kills or self._kill_at is None):
+                if not kills and self._process.child.interrupt():
+                    self._kill_at = time.monotonic() + INTERRUPT_SECONDS
+                else:
+                    self._process.child.kill()
         self._service.pool.wake()
 
     def watch(self) -> None:
-        """End the question if its time is over or a right to data that was read is lost."""
+        """End the question if its time is over or a right to data that was read is lost; kill an interrupted process
+        that goes on.
+        """
         now, most = time.monotonic(), self._service.limits.query_seconds
+        if self._kill_at is not None and now > self._kill_at:
+            self.cancel(self._why, kills=True)
         if self._process is None or self._why or self.is_over:
             return
         if now - self._began > most:
@@ -431,22 +459,38 @@ class QueryRun:
         child = self._taken().child
         child.name = self._name
         try:
-            end = yield from child.stream(ask, self._question.to_bytes(self._bounds()), self._serve)
-            self.is_over = True
-            self.reads.recheck()
+            end = yield from self._uncancelled(child.stream(ask, self._question.to_bytes(self._bounds()), self._serve))
+            with self._lock:
+                self.is_over = True
+                self._is_interrupted = bool(self._why) and end == INTERRUPTED
+            if not self._why:
+                self.reads.recheck()
         except Gone as error:
             raise self._exit_error(error.signal) from error
         except LakestoreError as error:  # of the process, which waits for its next question, or of the rights
             self.is_over, self.outcome = True, error.kind
             raise
+        if self._why:
+            raise self._exit_error()
         self.outcome = "ok"
         return end
+
+    def _uncancelled(self, parts: Parts) -> Parts:
+        """The parts until the question is cancelled; later ones are dropped. The end."""
+        with closing(parts):
+            while True:
+                try:
+                    part = next(parts)
+                except StopIteration as end:
+                    return bytes(end.value)
+                if not self._why:
+                    yield part
 
     def end(self) -> None:
         """Release what the question held."""
         with self._lock:
             process, self._process = self._process, None
-            is_whole = self.is_over and not self._why
+            is_whole = self.is_over and (not self._why or self._is_interrupted)
             self.is_over = True
         for stream in self._streams.values():
             stream.close()
@@ -472,7 +516,7 @@ class QueryRun:
         log.warning("the process of %s sent what it should not: %s", self._name, short(str(error)))
         with self._lock:
             self.is_over = False
-        self.cancel(Unavailable("the query's process sent what it should not, and was ended"))
+        self.cancel(Unavailable("the query's process sent what it should not, and was ended"), kills=True)
         return self._exit_error()
 
     @property

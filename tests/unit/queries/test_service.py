@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ import pytest
 
 from lakestore.errors import Denied, Exhausted, Invalid, LakestoreError, NotAuthenticated, Unavailable
 from lakestore.limits import Limits
+from lakestore_server.host.child import Child
 from lakestore_server.queries import service as module
 from lakestore_server.queries.question import Cancelled, Form, Part, Question
 from lakestore_server.queries.service import QueryService, QuerySession
@@ -168,23 +171,67 @@ def test_a_lost_token_ends_the_answer_under_way(served: Served) -> None:
 
 def test_any_thread_cancels(served: Served, service: QueryService) -> None:
     asked, errors = session(served), list[LakestoreError]()
+    rows(asked, "SELECT 1")
 
     def run() -> None:
         try:
-            rows(asked, SLOW)
+            rows(asked, f"{SLOW}, shop.orders")
         except LakestoreError as error:
             errors.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
-    until(lambda: any(each.process for each in service.running()), "the process")
+    until(lambda: any(len(run.reads._calls) > 1 for run in list(service._runs)), "the query has its plan")
     (process,) = [each.process for each in service.running()]
     asked.cancel("you asked for it")
     thread.join()
     assert isinstance(errors[0], Cancelled)
     assert "you asked for it" in errors[0].message
+    assert rows(asked, "SELECT 1 AS one") == [{"one": 1}]
+    assert [each.child.pid for each in service.pool._idle] == [process], "it answers the next question"
+
+
+def test_an_answer_that_is_closed_early_leaves_its_process(served: Served, service: QueryService) -> None:
+    asked, question = session(served), Question(MANY.format(50_000_000))
+    pids = set()
+    for form in (Form.ARROW, Form.ROWS, Form.COPY_TEXT):
+        with asked.run(replace(question, form=form)) as answer:
+            next(answer.parts())
+            (run,) = list(service._runs)
+            pids.add(run.pid)
+        assert run.outcome == "Cancelled"
+        assert rows(asked, "SELECT count(*) AS n FROM shop.orders") == [{"n": 5}]
+    assert [each.child.pid for each in service.pool._idle] == list(pids)
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_process_that_does_not_end_its_answer_is_killed(served: Served, service: QueryService, is_read: bool) -> None:
+    asked = session(served)
+    answer = asked.run(Question(MANY.format(50_000_000)))
+    (run,) = list(service._runs)
+    process = run.pid
+    assert process is not None
+    os.kill(process, signal.SIGSTOP)
+    if is_read:
+        answer.close()
+    else:
+        run.cancel("nobody reads")
+        until(lambda: run._process is not None and run._process.child.has_ended, "the end of the process")
+        answer.close()
     assert not Path(f"/proc/{process}").exists()
     assert rows(asked, "SELECT 1 AS one") == [{"one": 1}]
+
+
+def test_an_interrupt_that_comes_late_ends_no_other_answer(
+    served: Served, service: QueryService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = session(served)
+    rows(asked, "SELECT 1")
+    (process,) = [each.child.pid for each in service.pool._idle]
+    monkeypatch.setattr(Child, "interrupt", lambda _: True)  # the signal is lost
+    answer = asked.run(Question("SELECT 1"))
+    answer.close()
+    assert not Path(f"/proc/{process}").exists(), "the signal may still come, so the process is not used again"
 
 
 def test_a_question_waits_for_a_process_and_is_then_refused(served: Served, service: QueryService) -> None:

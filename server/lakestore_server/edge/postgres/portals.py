@@ -2,7 +2,7 @@
 
 - A portal of a question begins its answer when it is described or first fetched. Rows pass through as they come.
 - `fetch` yields bytes to send, and returns the number of rows.
-- A portal that is closed before its last row ends the process of its answer.
+- A portal that is closed before its last row interrupts the process of its answer.
 - `begins_at_once` never waits. After it has returned true, no call waits.
 """
 
