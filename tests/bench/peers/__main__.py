@@ -17,7 +17,10 @@ from tests.bench import page, report
 from tests.bench.peers import contest
 from tests.bench.peers.contest import Workload
 
-NAMES = ("log-append", "lake-changes")
+NAMES = (
+    *("log-append", "upserts", "upserts-10m", "lookups", "latency", "fan-out", "columns", "recovery"),
+    "lake-changes",
+)
 """All workloads in the order in which they run. `log-append` is `WORKLOAD` of `workloads/log_append.py`."""
 
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from lakestore.errors import Unavailable
 
@@ -175,6 +177,20 @@ def summary(rounds: Sequence[float]) -> dict[str, Any]:
     """Median and spread: the distance of the least from the greatest, as a part of the median."""
     median = statistics.median(rounds)
     return {"rounds": list(rounds), "median": median, "spread": (max(rounds) - min(rounds)) / median if median else 0.0}
+
+
+def paced(rate: int, count: int) -> Iterator[int]:
+    """So many numbers, each when it is due; one that is late does not delay the next."""
+    began = time.perf_counter()
+    for number in range(count):
+        time.sleep(max(0.0, began + number / rate - time.perf_counter()))
+        yield number
+
+
+def percentiles(took: Sequence[float]) -> tuple[float, float]:
+    """Median and 99th percentile."""
+    half, tail = np.percentile(took, [50, 99])
+    return float(half), float(tail)
 
 
 def advantage(better: str, ours: float, theirs: float) -> float | None:

@@ -7,6 +7,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.SplittableRandom;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
@@ -294,14 +295,20 @@ public final class FlussClient {
         int count = (int) (rate * seconds);
         long[] took = new long[count];
         AppendWriter writer = appends(name);
+        CountDownLatch follows = new CountDownLatch(1);
+        Table table = table(name);
         Thread reader = new Thread(() -> {
-            try (LogScanner scanner = table(name).newScan().createLogScanner()) {
+            try (LogScanner scanner = table.newScan().createLogScanner()) {
                 scanner.subscribeFromBeginning(0);
-                for (int rows = 0; rows < count; ) {
+                for (int rows = -1; rows < count; ) {
                     ScanRecords records = scanner.poll(POLL);
                     long now = System.nanoTime();
                     for (ScanRecord record : records) {
-                        took[rows++] = now - record.getRow().getLong(0);
+                        if (rows >= 0) {
+                            took[rows] = now - record.getRow().getLong(0);
+                        }
+                        rows++;
+                        follows.countDown();
                     }
                 }
             } catch (Exception error) {
@@ -309,7 +316,10 @@ public final class FlussClient {
             }
         });
         reader.start();
-        Thread.sleep(500);
+        GenericRow first = new GenericRow(1);
+        first.setField(0, 0L);
+        writer.append(first).get();
+        follows.await();
         long began = System.nanoTime();
         for (int i = 0; i < count; i++) {
             long due = began + i * 1_000_000_000L / rate;
@@ -326,14 +336,18 @@ public final class FlussClient {
 
     private String fan(String name, int subscribers, long count) throws Exception {
         List<Thread> readers = new ArrayList<>();
+        CountDownLatch follow = new CountDownLatch(subscribers);
         Table table = table(name);
         for (int i = 0; i < subscribers; i++) {
             Thread reader = new Thread(() -> {
                 try (LogScanner scanner = table.newScan().createLogScanner()) {
                     scanner.subscribeFromBeginning(0);
-                    for (long rows = 0; rows < count; ) {
+                    for (long rows = 0; rows <= count; ) {
                         for (ScanRecord record : scanner.poll(POLL)) {
                             rows += record.getRow().getBytes(0).length == BLOB_BYTES ? 1 : 0;
+                        }
+                        if (rows > 0) {
+                            follow.countDown();
                         }
                     }
                 } catch (Exception error) {
@@ -343,7 +357,8 @@ public final class FlussClient {
             readers.add(reader);
             reader.start();
         }
-        Thread.sleep(1000);
+        append("random", name, 1);
+        follow.await();
         long began = System.nanoTime();
         append("random", name, count);
         for (Thread reader : readers) {

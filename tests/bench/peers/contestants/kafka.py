@@ -6,17 +6,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+import numpy as np
+import numpy.typing as npt
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
 from jepsen.system.kafka import Topics
 from lakestore_demo.broker import VERSION, Broker
-from tests.bench.peers.contest import Contestant, Failed, Setting
+from tests.bench.peers.contest import Contestant, Failed, Setting, paced, percentiles
 
 SCRIPT = "bin/kafka-server-start.sh and kafka-run-class.sh of the release"
 JVM = (
@@ -26,8 +29,14 @@ JVM = (
 SYNC = Setting("log.flush.interval.messages", "1", "Kafka's documentation of the setting: fsync of every message")
 DURABLE = "Each append is synced to the disk before it is acknowledged."
 SHIPPED = "An append is acknowledged when it is in the page cache of the one broker, without fsync."
+QUICK = (
+    Setting("linger.ms", "0", "librdkafka's INTRODUCTION.md, low latency"),
+    Setting("max.in.flight", "5", "as in Kafka's Java producer: rows that wait go together in one request"),
+    Setting("socket.nagle.disable", "true", "librdkafka's CONFIGURATION.md"),
+)
+CONSUMED, CONSUME_SECONDS, POLL_SECONDS = 1_000, 0.1, 1.0
 THROUGHPUT = (
-    Setting("linger.ms", "5", "default of Kafka's own producer since 4.0"),
+    Setting("linger.ms", "100", "librdkafka's INTRODUCTION.md, high throughput: batches fill up"),
     Setting("batch.size", "1048576", "batches as large as Lakestore's commits"),
     Setting("message.max.bytes", "8388608", "of broker and client, for such batches"),
     Setting("queue.buffering.max.kbytes", "262144", "so that the producer never waits for room"),
@@ -74,6 +83,82 @@ class Kafka:
             return seconds
 
         return append
+
+    def delay(self, name: str, rate: int, seconds: float) -> tuple[float, float]:
+        """Median and 99th percentile in milliseconds from the append of a message to a consumer that has it."""
+        self.topics.make(name)
+        count, took, follows = int(rate * seconds), list[float](), threading.Event()
+
+        def follow() -> None:
+            consumer = self._consumer(name, name)
+            while len(took) <= count:
+                message = consumer.poll(POLL_SECONDS)
+                now = time.perf_counter_ns()
+                if message is not None and message.error() is None:
+                    took.append((now - int.from_bytes(message.value() or b"", "big")) / 1e6)
+                    follows.set()
+            consumer.close()
+
+        reader = threading.Thread(target=follow)
+        reader.start()
+        client = producer(self.broker.address, self._client)
+        client.produce(name, bytes(8))
+        follows.wait()
+        for _ in paced(rate, count):
+            client.produce(name, time.perf_counter_ns().to_bytes(8, "big"))
+        client.flush()
+        reader.join()
+        return percentiles(took[1:])
+
+    def fan(self, name: str, subscribers: int, batches: Sequence[Sequence[bytes]]) -> float:
+        """Seconds until each of so many consumer groups has all rows of the batches."""
+        self.topics.make(name)
+        count, all_follow = sum(map(len, batches)), threading.Barrier(subscribers + 1)
+
+        def follow(group: int) -> None:
+            consumer, rows = self._consumer(name, f"{name}{group}"), 0
+            while not rows:
+                rows = _received(consumer.consume(1, POLL_SECONDS))
+            all_follow.wait()
+            while rows <= count:
+                rows += _received(consumer.consume(CONSUMED, CONSUME_SECONDS))
+            consumer.close()
+
+        readers = [threading.Thread(target=follow, args=(group,)) for group in range(subscribers)]
+        for reader in readers:
+            reader.start()
+        self.topics.send(name, [(None, batches[0][0])])
+        all_follow.wait()
+        began = time.perf_counter()
+        appended(self.broker.address, self._client, name, [messages(rows) for rows in batches], len(batches))
+        for reader in readers:
+            reader.join()
+        return time.perf_counter() - began
+
+    def fill_wide(self, name: str, batches: Sequence[npt.NDArray[np.float64]]) -> None:
+        """Make a topic with a message of a row's doubles for each row."""
+        self.topics.make(name)
+        rows = [messages([row.tobytes() for row in batch]) for batch in batches]
+        appended(self.broker.address, self._client, name, rows, len(rows))
+
+    def scan_wide(self, name: str, columns: int, count: int) -> float:
+        """Seconds of a read of all messages, for a broker knows no columns. No message is decoded."""
+        began, rows = time.perf_counter(), 0
+        consumer = self._consumer(name, f"{name}{began}")
+        while rows < count:
+            rows += _received(consumer.consume(CONSUMED, CONSUME_SECONDS))
+        seconds = time.perf_counter() - began
+        consumer.close()
+        return seconds
+
+    def _consumer(self, topic: str, group: str) -> Consumer:
+        consumer = Consumer({"bootstrap.servers": self.broker.address, "group.id": group, "enable.auto.commit": False})
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        return consumer
+
+
+def _received(batch: Sequence[Message]) -> int:
+    return sum(message.error() is None for message in batch)
 
 
 def messages(rows: Sequence[bytes]) -> list[dict[str, bytes]]:
