@@ -19,6 +19,7 @@ from tests.bench.peers.contest import Workload
 
 NAMES = (
     *("log-append", "upserts", "upserts-10m", "lookups", "latency", "fan-out", "columns", "recovery"),
+    "small-writes",
     "lake-changes",
 )
 """All workloads in the order in which they run. `log-append` is `WORKLOAD` of `workloads/log_append.py`."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 from duckdb_extensions import import_extension
 
 from tests.bench.peers.contest import Contestant, Missing
@@ -54,6 +55,21 @@ class DuckLake:
         """Scan the table."""
         _, quantity, _, rows = self.database.execute(f"SELECT {SUMS} FROM lake.{name}").fetchone()
         return Sums(rows, int(quantity))
+
+    def commits(self, name: str, batch: pa.RecordBatch, count: int) -> list[float]:
+        """Milliseconds of so many inserts of a small batch, one after the other. Makes the table if need be."""
+        self.database.register("batch", batch)
+        self.database.execute(f"CREATE TABLE IF NOT EXISTS lake.{name} AS SELECT * FROM batch LIMIT 0")
+        took = []
+        for _ in range(count):
+            began = time.perf_counter()
+            self.database.execute(f"INSERT INTO lake.{name} SELECT * FROM batch")
+            took.append((time.perf_counter() - began) * 1e3)
+        return took
+
+    def count(self, name: str) -> int:
+        """Rows of a table."""
+        return int(self.database.execute(f"SELECT count(*) FROM lake.{name}").fetchone()[0])
 
 
 @contextmanager

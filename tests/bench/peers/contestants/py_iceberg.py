@@ -13,6 +13,7 @@ from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
@@ -22,10 +23,8 @@ from tests.bench.peers.order_changes import Change, Slow, Sums
 
 LIMIT_SECONDS = 45.0
 """apache/iceberg-python #3129: 17.5 minutes for an upsert of 1 M rows."""
-FAIRNESS = (
-    "The catalog's transaction in SQLite is synced to the disk. Files are written without fsync."
-    f" An upsert that takes over {LIMIT_SECONDS:.0f} s is ended: a dash (iceberg-python #3129)."
-)
+SYNCED = "The catalog's transaction in SQLite is synced to the disk. Files are written without fsync."
+FAIRNESS = f"{SYNCED} An upsert that takes over {LIMIT_SECONDS:.0f} s is ended: a dash (iceberg-python #3129)."
 
 
 def catalog(folder: Path) -> SqlCatalog:
@@ -71,6 +70,20 @@ class PyIceberg:
         found = {column: pc.sum(rows.column(column)).as_py() for column in rows.column_names}
         return Sums(rows.num_rows, found["quantity"])
 
+    def commits(self, name: str, batch: pa.RecordBatch, count: int) -> list[float]:
+        """Milliseconds of so many appends of a small batch, one after the other. Makes the table if need be."""
+        rows, took = pa.Table.from_batches([batch]), []
+        table = self._catalog.create_table_if_not_exists(f"bench.{name}", rows.schema)
+        for _ in range(count):
+            began = time.perf_counter()
+            table.append(rows)
+            took.append((time.perf_counter() - began) * 1e3)
+        return took
+
+    def count(self, name: str) -> int:
+        """Rows of a table."""
+        return self._catalog.load_table(f"bench.{name}").scan().count()
+
 
 def _upsert(folder: Path, name: str, file: Path, answer: Connection) -> None:
     table = catalog(folder).load_table(f"bench.{name}")
@@ -87,3 +100,4 @@ def _started(folder: Path) -> Iterator[PyIceberg]:
 
 
 CONTESTANT = Contestant("PyIceberg upsert", version("pyiceberg"), _started, FAIRNESS)
+APPENDS = Contestant("PyIceberg", version("pyiceberg"), _started, SYNCED)
