@@ -335,7 +335,13 @@ def describe(
         if request.asked.explained:
             return pa.schema([]), _explanation(()).schema
         connection, text = found, f"SELECT * FROM ({request.asked.text}\n) LIMIT 0"  # noqa: S608
-        columns = _executed(connection, text, [None] * len(request.kinds) or None).to_arrow_table().schema
+        samples = sql_parameters.samples(request.kinds)
+        try:
+            columns = _executed(connection, text, samples).to_arrow_table().schema
+        except request.engine.Error:
+            if not samples:
+                raise
+            columns = _executed(connection, text, [None] * len(samples)).to_arrow_table().schema
         columns = pa.schema(
             [each.with_name(name) for each, name in zip(columns, _selected(columns.names), strict=True)]
         )
@@ -515,11 +521,11 @@ def _typed(request: _Request, schemas: Mapping[str, pa.Schema], rules: sql_gate.
     """The request with a cast around each parameter. If only types are asked for, they come from the text."""
     query, text = request.query, request.asked.text
     kinds = query.kinds
-    if query.only_types:
+    if query.only_types or sql_parameters.JSON in kinds:
         known = {**schemas, **{name: rows.schema for name, rows in query.extra.relations.items()}}
         inferred = sql_parameters.parameter_types(text, request.asked.tree, known, request.aliases)
-        given = [*kinds, *[None] * len(inferred)]
-        kinds = [own or kind for own, kind in zip(given, inferred, strict=False)]
+        given = [*kinds, *[None] * len(inferred)] if query.only_types else kinds
+        kinds = [sql_parameters.either(own, kind) for own, kind in zip(given, inferred, strict=False)]
     if not kinds:
         return request if not query.only_types else replace(request, kinds=kinds)
     text = sql_parameters.with_casts(text, kinds)

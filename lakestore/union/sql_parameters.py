@@ -8,7 +8,7 @@ behind LIMIT. A parameter whose place tells nothing is a string.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from sqlglot.optimizer.qualify import qualify
 from lakestore.errors import Invalid
 from lakestore.union.sql_text import parameter_places
 
-STRING = "VARCHAR"
+STRING, JSON = "VARCHAR", "JSON"
 PARAMETERS_MAX = 65_535
 """Parameters of a query, as many as Postgres's protocol can send."""
 _SCALE_MORE = 10
@@ -54,8 +54,20 @@ _NAMES: dict[pa.DataType, str] = {
     pa.month_day_nano_interval(): "INTERVAL",
     pa.duration("us"): "INTERVAL",
     pa.uuid(): "UUID",
+    pa.json_(): JSON,
 }
 _TEMPORAL = frozenset({"DATE", "TIME", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"})
+_SAMPLES: dict[str, Any] = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INTEGER", "INT", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER"), 0),
+    **dict.fromkeys(("UBIGINT", "HUGEINT", "FLOAT", "REAL", "DOUBLE", "DECIMAL"), 0),
+    **dict.fromkeys((STRING, "TEXT"), ""),
+    **dict.fromkeys(("DATE", "TIMESTAMP"), "2000-01-01"),
+    "BLOB": b"",
+    "BOOLEAN": False,
+    "INTERVAL": "0 days",
+    "TIME": "00:00:00",
+    "UUID": "00000000-0000-0000-0000-000000000000",
+}
 _COUNTS = (exp.Limit, exp.Offset)
 _WRAPPERS = (exp.Paren, exp.Neg)
 
@@ -72,15 +84,57 @@ def sql_type(kind: pa.DataType) -> str | None:
     return _NAMES.get(kind)
 
 
+def samples(kinds: Sequence[str | None]) -> list[Any] | None:
+    """A value of each type, for a query that is only bound; None without parameters.
+
+    For NULL, DuckDB takes `'a' || $1` for an integer.
+    """
+    return [_sample(kind or "") for kind in kinds] or None
+
+
+def _sample(kind: str) -> Any:
+    if kind.endswith("[]"):
+        return []
+    name = kind.partition("(")[0]
+    return _SAMPLES.get("TIMESTAMP" if name.startswith("TIMESTAMP") else name)
+
+
 def column_types(schema: pa.Schema) -> dict[str, str]:
     """The types of a table's columns as sqlglot reads them."""
     return {field.name: _column_type(field.type) for field in schema}
 
 
 def _column_type(kind: pa.DataType) -> str:
-    if pa.types.is_decimal(kind):
-        return f"DECIMAL({kind.precision}, {kind.scale})"
-    return sql_type(kind) or "UNKNOWN"
+    return _nested_type(kind) or "UNKNOWN"
+
+
+def _nested_type(kind: pa.DataType) -> str | None:
+    """The name in SQL of any type; None if a part of it has none."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        inside = _nested_type(kind.value_type)
+        return f"{inside}[]" if inside else None
+    if pa.types.is_map(kind):
+        parts = [_nested_type(kind.key_type), _nested_type(kind.item_type)]
+        return None if None in parts else f"MAP({parts[0]}, {parts[1]})"
+    if pa.types.is_struct(kind):
+        fields = [
+            (exp.to_identifier(field.name, quoted=True).sql("duckdb"), _nested_type(field.type)) for field in kind
+        ]
+        return None if None in dict(fields).values() else f"STRUCT({', '.join(f'{name} {of}' for name, of in fields)})"
+    return f"DECIMAL({kind.precision}, {kind.scale})" if pa.types.is_decimal(kind) else sql_type(kind)
+
+
+def either(given: str | None, inferred: str) -> str | None:
+    """The type of a parameter by the type of its value, if it is known, and by its place. JSON becomes the nested type
+    of the place."""
+    if given == JSON:
+        return inferred if is_json(inferred) else None
+    return given or inferred
+
+
+def is_json(kind: str) -> bool:
+    """Whether drivers send values of a type as JSON."""
+    return kind.startswith(("STRUCT(", "MAP(")) or kind.endswith("[][]")
 
 
 def with_casts(text: str, kinds: Sequence[str | None]) -> str:
@@ -88,7 +142,10 @@ def with_casts(text: str, kinds: Sequence[str | None]) -> str:
     parts, done = list[str](), 0
     for number, begin, end in parameter_places(text):
         kind = kinds[number] if 0 <= number < len(kinds) else None
-        parts += [text[done:begin], f"CAST({text[begin:end]} AS {kind})" if kind else text[begin:end]]
+        name = text[begin:end]
+        if kind and is_json(kind):
+            name = f"CAST({name} AS JSON)"
+        parts += [text[done:begin], f"CAST({name} AS {kind})" if kind else name]
         done = end
     return "".join([*parts, text[done:]])
 
@@ -125,9 +182,18 @@ def _found(tree: exp.Expr, tables: Mapping[str, pa.Schema]) -> Iterator[tuple[in
         tree = annotate_types(tree, schema=schema, dialect="duckdb")
     except (SqlglotError, RecursionError, KeyError, AttributeError):
         pass  # DuckDB accepts more than this reader: what the text says without columns still counts
+    structs = {name.lower(): name for columns in tables.values() for name in _struct_names(columns.types)}
     for node in tree.find_all(exp.Placeholder, exp.Parameter):
         if str(node.name).isdecimal() and (kind := _kind(node)):
-            yield int(node.name) - 1, kind
+            yield int(node.name) - 1, structs.get(kind.lower(), kind)
+
+
+def _struct_names(kinds: Iterable[pa.DataType]) -> Iterator[str]:
+    """The names of types with structs, as sqlglot prints them: it folds the names of their fields."""
+    for kind in kinds:
+        if pa.types.is_nested(kind) and (name := _nested_type(kind)) and "STRUCT(" in name:
+            yield exp.DataType.build(name, dialect="duckdb").sql("duckdb")
+            yield from _struct_names(kind.field(place).type for place in range(kind.num_fields))
 
 
 def _with_databases(tree: exp.Expr, aliases: Mapping[str, str]) -> exp.Expr:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -68,6 +69,8 @@ def check(connection: psycopg.Connection[Any], column: pa.Array, name: str, zone
     encoders: list[tuple[str, RowEncoder]] = [
         ("TEXT, HEADER", CopyText(batch.schema, CopyOptions(has_header=True), zone)),
         ("CSV", CopyText(batch.schema, CopyOptions.csv(), zone)),
+        ("CSV, FORCE_QUOTE *", CopyText(batch.schema, replace(CopyOptions.csv(), quoted=("*",)), zone)),
+        ("CSV, FORCE_QUOTE (v)", CopyText(batch.schema, replace(CopyOptions.csv(), quoted=("v",)), zone)),
         ("BINARY", CopyBinary()),
     ]
     for form, encoder in encoders:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -71,6 +72,7 @@ class ScriptedQuestions:
     """The query service: a text tells what it answers."""
 
     asked: list[Question] = field(default_factory=list)
+    described: list[Question] = field(default_factory=list)
     open: int = 0
     is_cancelled: bool = False
     on_part: Callable[[], None] | None = None
@@ -81,7 +83,8 @@ class ScriptedQuestions:
             raise MayWait
         if "wrong" in question.text:
             raise self._error()
-        count = question.text.count("$")
+        self.described.append(question)
+        count = len(set(re.findall(r"\$\d+", question.text)))
         return Description((pa.int64(),) * count, NUMBERS)
 
     def run(self, question: Question, *, waits: bool = True) -> Any:

@@ -289,7 +289,9 @@ def test_variables_are_set_and_shown(session: WireSession, sql: str, name: str, 
         ("COPY t TO '/tmp/x'", "42501"),
         ("COPY t TO PROGRAM 'x'", "42501"),
         ("COPY t TO STDOUT (FORMAT parquet)", "22023"),
-        ("COPY t TO STDOUT (FORMAT csv, FORCE_QUOTE *)", "0A000"),
+        ("COPY t TO STDOUT (FORMAT csv, FORCE_NOT_NULL (a))", "0A000"),
+        ("COPY t TO STDOUT (FORCE_QUOTE *)", "0A000"),
+        ("COPY t TO STDOUT (FORMAT csv, FORCE_QUOTE (a)", "42601"),
         ("COPY t TO STDOUT (FORMAT binary, HEADER)", "42601"),
         ("COPY t TO STDOUT (DELIMITER 'ab')", "22023"),
         ("DISCARD nonsense", "42601"),
@@ -339,11 +341,61 @@ def test_functions_of_the_session_become_literals(session: WireSession) -> None:
 
 def test_values_of_the_client_are_arguments_of_the_session_s_functions(session: WireSession) -> None:
     text = "SELECT set_config($1, $2, false), current_setting($1)"
-    answer = session.send(wire.parse(text), wire.bind([b"my.own", b"it's"]), wire.execute(), wire.SYNC)
+    answer = session.send(wire.parse(text, "p", (25, 25)), wire.describe("S", "p"), wire.SYNC)
+    assert [reply.kind for reply in answer] == ["1", "t", "T", "Z"]
+    described = session.service.described[-1].text
+    assert session.error("SHOW my.own")["C"] == "42704"  # a description sets nothing
+    answer = session.send(wire.bind([b"my.own", b"it's"], statement="p"), wire.execute(), wire.SYNC)
     assert "E" not in "".join(reply.kind for reply in answer)
-    assert session.service.asked[-1].text == "SELECT 'it''s' AS set_config, 'it''s' AS current_setting"
-    assert session.service.asked[-1].parameters is None
+    asked = session.service.asked[-1]
+    assert asked.text == (
+        "SELECT CASE WHEN concat(CAST($1 AS VARCHAR), CAST($2 AS VARCHAR)) IS NULL THEN NULL ELSE 'it''s' END"
+        " AS set_config, CASE WHEN concat(CAST($1 AS VARCHAR)) IS NULL THEN NULL ELSE 'it''s' END AS current_setting"
+    )
+    assert described == asked.text.replace("'it''s'", "CAST(NULL AS VARCHAR)")
+    assert asked.parameters is not None
+    assert asked.parameters.num_columns == 2
     assert session.rows("SHOW my.own") == [["it's"]]
+
+
+@pytest.mark.parametrize(
+    "argument", ["$1", "$1::text", "$1::pg_catalog.text", "CAST($1 AS character varying)", "$1::VARCHAR(20)"]
+)
+def test_an_argument_of_the_session_s_functions_may_be_cast(session: WireSession, argument: str) -> None:
+    text = f"SELECT pg_catalog.current_setting({argument}, $2::bool)"
+    for value in (b"t", b"\x01"):
+        form = (0, int(value == b"\x01"))
+        bound = wire.bind([b"none.such", value], formats=form)
+        answer = session.send(wire.parse(text, "", (25, 16)), bound, wire.execute(), wire.SYNC)
+        assert "E" not in "".join(reply.kind for reply in answer)
+        assert "ELSE CAST(NULL AS VARCHAR) END AS current_setting" in session.service.asked[-1].text
+    answer = session.send(wire.parse(text, "", (25, 16)), wire.bind([b"none.such", b"f"]), wire.execute(), wire.SYNC)
+    assert "42704" in str(answer)
+
+
+@pytest.mark.parametrize("verb", ["FETCH FORWARD", "MOVE FORWARD"])
+def test_fetch_move_and_close_find_portals_of_the_extended_protocol(session: WireSession, verb: str) -> None:
+    session.query("BEGIN")
+    opened = session.send(wire.parse("SELECT rows 9"), wire.bind(portal="__p_1"), wire.execute("__p_1", 2), wire.SYNC)
+    assert [reply.kind for reply in opened] == ["1", "2", "D", "D", "s", "Z"]
+    answer = session.query(f"{verb} 3 __p_1")
+    assert "".join(reply.kind for reply in answer) == ("TDDDC" if verb == "FETCH FORWARD" else "C")
+    rest = session.send(wire.execute("__p_1"), wire.SYNC)
+    assert [reply.kind for reply in rest] == ["D", "D", "D", "D", "C", "Z"]
+    assert session.error("DECLARE __p_1 CURSOR FOR SELECT rows 1")["C"] == "42P03"
+    session.query("ROLLBACK")
+
+
+def test_close_ends_portals_of_the_extended_protocol(session: WireSession) -> None:
+    session.query("BEGIN")
+    for name, text in (("one", "CLOSE one"), ("two", "CLOSE ALL"), ("three", "DECLARE c CURSOR FOR SELECT rows 1")):
+        session.send(wire.parse("SELECT rows 9"), wire.bind(portal=name), wire.SYNC)
+        assert [reply.kind for reply in session.query(text)] == ["C"]
+    session.query("CLOSE three")
+    for name in ("one", "two", "three"):
+        assert session.error(f"FETCH {name}")["C"] == "34000"
+        session.query("ROLLBACK")
+        session.query("BEGIN")
 
 
 # --- the extended protocol

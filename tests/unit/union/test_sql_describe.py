@@ -16,6 +16,7 @@ from lakestore.union.sql import Query
 from lakestore.union.sql_text import parameter_places, statement
 
 INT, TEXT, TIME, COUNT = pa.int64(), pa.string(), pa.timestamp("us", tz="UTC"), pa.int64()
+PLACE, PROPS = pa.struct([("Größe", pa.int32()), ('a"b', pa.string())]), pa.map_(pa.string(), pa.int64())
 COLUMNS = pa.schema(
     [
         ("id", pa.int64()),
@@ -24,6 +25,10 @@ COLUMNS = pa.schema(
         ("amount", pa.decimal128(12, 2)),
         ("seen", TIME),
         ("day", pa.date32()),
+        ("five", pa.binary(5)),
+        ("place", PLACE),
+        ("props", PROPS),
+        ("prices", pa.list_(pa.decimal128(12, 2))),
     ]
 )
 
@@ -61,6 +66,10 @@ def described(lake: ls.Lake, text: str, **options: object) -> tuple[list[pa.Data
         ("SELECT '$1', \"id\" /* $2 */ FROM orders WHERE id = $1 -- $3", [INT]),
         ("SELECT * FROM orders a JOIN other.orders b ON a.name = b.id WHERE b.id = $1 AND a.id = $2;", [TEXT, INT]),
         ("SELECT 1", []),
+        ("SELECT * FROM orders WHERE five = $1", [pa.binary()]),
+        ("SELECT * FROM orders WHERE place = $1 AND props = $2", [PLACE, PROPS]),
+        ('SELECT * FROM orders WHERE place."a""b" = $1 OR id = $2', [TEXT, INT]),
+        ("SELECT * FROM orders WHERE prices = $1", [pa.list_(pa.decimal128(38, 12))]),
         ("SELECT * FROM orders WHERE id IN ($1) AND name = ''", [INT]),
         ("SELECT * FROM shop.orders AT (TIMESTAMP => '{now}') WHERE id IN ($1) AND name = ''", [INT]),
     ],
@@ -78,6 +87,23 @@ def test_a_decimal_parameter_is_finer_than_its_column(lake: ls.Lake) -> None:
     assert (kind.precision, kind.scale) == (38, 12)
     ((kinds,), _) = described(lake, "SELECT * FROM orders WHERE amount = ANY($1::decimal(12, 2)[])")
     assert (kinds.value_type.precision, kinds.value_type.scale) == (38, 12)
+
+
+def test_parameters_leave_the_types_of_columns(lake: ls.Lake) -> None:
+    """DuckDB takes `'a' || NULL` for an integer."""
+    text = "SELECT 'a' || $1::text AS t, $2::bigint + 1 AS n, $3::text[] AS l, 'b' || $4::timestamptz AS m"
+    found = described(lake, text)[1].types
+    assert [found[0], found[1], found[2].value_type, found[3]] == [TEXT, INT, TEXT, TEXT]
+
+
+def test_json_finds_values_with_parts(lake: ls.Lake) -> None:
+    """A driver of Postgres sends structs and maps as JSON."""
+    row = {"id": 1, "name": "x", "place": {"Größe": 1, 'a"b': "c"}, "props": [("ß", None), ("b", 2)]}
+    lake.table("shop.orders").upsert([row])
+    text = "SELECT id FROM shop.orders WHERE place = $1 AND props = $2 AND name = $3"
+    given = ['{"a\\"b": "c", "Größe": 1}', '{"ß": null, "b": 2}', "x"]
+    query = Query(text, given, kinds=("JSON", "JSON", "JSON"))
+    assert sql.run(lake.transport, query, Connection(lake.transport).all).table.to_pylist() == [{"id": 1}]
 
 
 def test_the_columns_are_those_of_the_answer(lake: ls.Lake) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lakestore.errors import LakestoreError
 from lakestore_server.edge.postgres import messages, sqlstates
-from lakestore_server.edge.postgres.own_functions import has_parameters, with_own_values
+from lakestore_server.edge.postgres.own_functions import with_own_values
 from lakestore_server.edge.postgres.portals import (
     CommandPortal,
     CopyPortal,
@@ -52,8 +52,8 @@ from lakestore_server.queries.postgres import types, values
 from lakestore_server.queries.postgres.rows import CopyOptions
 from lakestore_server.queries.question import READS_ONLY, Description, Dialect, Form, Question
 
-STATEMENTS_MAX, STATEMENTS_CHARS_MAX, CURSORS_MAX = 4_096, 16 << 20, 64
-"""Prepared statements of one session, their characters, and its cursors."""
+STATEMENTS_MAX, STATEMENTS_CHARS_MAX, CURSORS_MAX, PORTALS_MAX = 4_096, 16 << 20, 64, 64
+"""Prepared statements of one session, their characters, its cursors, and its portals."""
 USUAL_COPY = CopyOptions()
 _COPY_FORMS = {"text": Form.COPY_TEXT, "csv": Form.COPY_CSV, "binary": Form.COPY_BINARY}
 
@@ -77,6 +77,8 @@ class PreparedStatement:
     statement: Statement
     oids: tuple[int, ...] = ()
     description: Description | None = None
+    is_told: bool = False
+    """Whether the client was told the columns of the description."""
 
     def oid(self, number: int) -> int:
         """The type that the client has given to a parameter; 0 if it has given none."""
@@ -92,6 +94,14 @@ class Arguments:
     formats: Sequence[int] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class BoundPortal:
+    """A portal of the extended protocol and its statement, which is None for a cursor."""
+
+    portal: Portal
+    statement: Statement | None
+
+
 class Executor:
     """Everything that a session keeps between its statements."""
 
@@ -105,6 +115,8 @@ class Executor:
         self._cut = ""
         self._has_failed = False
         self._statements: dict[str, PreparedStatement] = {}
+        self._portals: dict[str, BoundPortal] = {}
+        """Portals of the extended protocol. FETCH, MOVE and CLOSE find them as they find cursors."""
         self._cursors: dict[str, QuestionPortal] = {}
         self._held: set[str] = set()
         """Cursors that have outlived their transaction."""
@@ -156,6 +168,8 @@ class Executor:
         self.allows_cursors = False
         if self.status == "I":
             self._end(undo=self._has_failed)
+            for name in list(self._portals):
+                self.forget_portal(name)
         self._has_failed = False
 
     def _end(self, *, undo: bool) -> None:
@@ -170,7 +184,9 @@ class Executor:
             self._forget_cursor(name)
 
     def close(self) -> None:
-        """Close every cursor."""
+        """Close every portal and cursor."""
+        for name in list(self._portals):
+            self.forget_portal(name)
         for name in list(self._cursors):
             self._forget_cursor(name)
 
@@ -204,7 +220,7 @@ class Executor:
     def description(self, prepared: PreparedStatement, *, waits: bool = True) -> Description:
         """The parameters and columns of a query; asked once for each prepared statement. Raises `MayWait`."""
         if prepared.description is None:
-            question = self._question(self._text(prepared.statement), Form.ROWS)
+            question = self._question(self._text(prepared.statement, None), Form.ROWS)
             with _Placed(prepared.statement):
                 prepared.description = self._questions.describe(question, waits=waits)
         return prepared.description
@@ -220,18 +236,36 @@ class Executor:
         waits: bool,
     ) -> Answer:
         """Every question that is run passes here. Raises `MayWait`."""
-        text, parameters = self._text(statement, given.data if given else ()), None
-        if given is not None and given.data and (text == statement.text or has_parameters(text)):
-            parameters = self._parameters(given, waits=waits)
+        text = self._text(statement, given.data if given else ())
+        parameters = None if given is None or not given.data else self._parameters(given, waits=waits)
         question = self._question(text, form, parameters, formats, copy)
         with _Placed(statement):
             answer = self._questions.run(question, waits=waits)
+            if form is Form.ROWS and given is not None and given.prepared.is_told:
+                self._check_columns(given.prepared, answer, waits=waits)
         self._cut = self._cut or answer.token
         for sentence in answer.notices:
             self._warn(sqlstates.SUCCESSFUL, sentence, "NOTICE")
         return answer
 
-    def _text(self, statement: Statement, given: Sequence[bytes | None] = ()) -> str:
+    def _check_columns(self, prepared: PreparedStatement, answer: Answer, *, waits: bool) -> None:
+        """Refuse columns that the client does not expect, because a table has changed. Raises `MayWait`.
+
+        A value may change a type too: `'a' || $1` of NULL is a number for DuckDB. So a new description decides.
+        """
+        told = prepared.description.schema if prepared.description else None
+        if told is None or _columns(told) == _columns(answer.schema):
+            return
+        question = self._question(self._text(prepared.statement, None), Form.ROWS)
+        try:
+            fresh = self._questions.describe(question, waits=waits).schema
+            if fresh is not None and _columns(told) != _columns(fresh):
+                raise sqlstates.ChangedColumns
+        except BaseException:
+            answer.close()
+            raise
+
+    def _text(self, statement: Statement, given: Sequence[bytes | None] | None) -> str:
         return with_own_values(statement.text, self._facts, self.variables, given)
 
     def _question(
@@ -339,7 +373,7 @@ class Executor:
         def do() -> None:
             if not (statement.has_hold or self.status == "T" or self.allows_cursors):
                 raise SqlError(sqlstates.NO_TRANSACTION, "DECLARE CURSOR can only be used in transaction blocks")
-            if statement.name in self._cursors:
+            if statement.name in self._cursors or statement.name in self._portals:
                 raise SqlError(sqlstates.TAKEN_CURSOR, f'cursor "{statement.name}" already exists')
             if len(self._cursors) >= CURSORS_MAX:
                 raise SqlError("54000", f"a session has at most {CURSORS_MAX} cursors: close some")
@@ -353,26 +387,55 @@ class Executor:
         return CommandPortal(statement.tag, do)
 
     @property
-    def has_cursors(self) -> bool:
-        """Whether a cursor is open, so that the end of a transaction may wait."""
-        return bool(self._cursors)
+    def end_waits(self) -> bool:
+        """Whether the end of a transaction or portal may wait: for a cursor, or for the process of an answer."""
+        return bool(self._cursors) or True in [bound.portal.has_process for bound in self._portals.values()]
 
-    def cursor(self, name: str) -> QuestionPortal | None:
-        """The cursor of a name."""
-        return self._cursors.get(name)
+    def check_new_portal(self, name: str) -> None:
+        """Refuse the name of another portal or cursor. The portal without a name ends for the next one."""
+        if name and (name in self._portals or name in self._cursors):
+            raise SqlError(sqlstates.TAKEN_CURSOR, f'cursor "{name}" already exists')
+        self.forget_portal(name)
+        if len(self._portals) >= PORTALS_MAX:
+            raise SqlError("54000", f"a session has at most {PORTALS_MAX} portals: close some")
+
+    def bind(self, name: str, statement: Statement, results: Sequence[int], given: Arguments) -> None:
+        """Make a portal of the extended protocol."""
+        self._portals[name] = BoundPortal(self.portal(statement, results, given), statement)
+
+    def bound(self, name: str) -> BoundPortal:
+        """The portal of a name, which may be that of a cursor."""
+        bound = self._portals.get(name)
+        if bound is None and name in self._cursors:
+            bound = BoundPortal(self._cursors[name], None)
+        if bound is None:
+            raise SqlError(sqlstates.UNKNOWN_CURSOR, f'portal "{name}" does not exist')
+        return bound
+
+    def forget_portal(self, name: str) -> None:
+        """Close a portal of the extended protocol, if there is one."""
+        bound = self._portals.pop(name, None)
+        if bound is not None:
+            bound.portal.close()
 
     def _fetch(self, statement: FetchStatement, results: Sequence[int]) -> Portal:
-        cursor = self._cursors.get(statement.name)
-        if cursor is None:
+        bound = self._portals.get(statement.name)
+        cursor = self._cursors.get(statement.name) if bound is None else bound.portal
+        if not isinstance(cursor, QuestionPortal):
             raise _no_cursor(statement.name)
         return CursorPortal(statement.tag, cursor, statement.rows, results)
 
     def _close_cursor(self, statement: CloseStatement, _: Sequence[int]) -> Portal:
         def do() -> None:
-            if statement.name and statement.name not in self._cursors:
-                raise _no_cursor(statement.name)
-            for name in [statement.name] if statement.name else list(self._cursors):
+            name = statement.name
+            if not name:
+                self.close()
+            elif name in self._cursors:
                 self._forget_cursor(name)
+            elif name in self._portals:
+                self.forget_portal(name)
+            else:
+                raise _no_cursor(name)
 
         return CommandPortal(statement.tag, do)
 
@@ -493,6 +556,11 @@ class _Placed:
 
 def _no_cursor(name: str) -> SqlError:
     return SqlError(sqlstates.UNKNOWN_CURSOR, f'cursor "{name}" does not exist')
+
+
+def _columns(schema: pa.Schema) -> list[tuple[str, int, int]]:
+    kinds = map(types.postgres_type, schema)
+    return [(name, kind.oid, kind.modifier) for name, kind in zip(schema.names, kinds, strict=True)]
 
 
 def _shown_name(name: str) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -41,8 +40,6 @@ from lakestore_server.queries.postgres.types import postgres_type
 from lakestore_server.queries.question import Cancelled
 
 log = logging.getLogger("lakestore.postgres")
-PORTALS_MAX = 64
-"""Portals of one session."""
 AT_ONCE_CHARS_MAX = 4_096
 """Characters of a statement that is parsed at once."""
 CANCEL_REQUESTED = "canceling statement due to user request"
@@ -78,14 +75,6 @@ class Door(Protocol):
         """Act later, in another thread. Returns what calls it off."""
 
 
-@dataclass(frozen=True, slots=True)
-class BoundPortal:
-    """A portal of the extended protocol and its statement."""
-
-    portal: Portal
-    statement: Statement | None
-
-
 class Session:
     """One connection."""
 
@@ -103,7 +92,6 @@ class Session:
         """The client, once it has proved who it is."""
         self._questions: Questions | None = None
         self._executor: Executor | None = None
-        self._portals: dict[str, BoundPortal] = {}
         self._skips_to_sync = False
         self.is_busy = False
         """Whether a message is being answered."""
@@ -157,8 +145,6 @@ class Session:
     def release(self) -> None:
         """Close every portal and cursor."""
         self.close()
-        for name in list(self._portals):
-            self._forget(name)
         if self._executor is not None:
             self._executor.close()
 
@@ -206,7 +192,7 @@ class Session:
     def _may_wait(self, executor: Executor, kind: type[Message]) -> bool:
         """Whether the begin of an answer may wait."""
         if kind in _ENDS_PORTALS:
-            return executor.has_cursors or True in [bound.portal.has_process for bound in self._portals.values()]
+            return executor.end_waits
         return kind not in _AT_ONCE
 
     def _refusal(self, error: Exception) -> bytes:
@@ -286,9 +272,6 @@ class Session:
     def _ready(self, executor: Executor) -> Data:
         """The end of a message of the simple protocol, or of messages up to Sync."""
         executor.end_message()
-        if executor.status == "I":
-            for name in list(self._portals):
-                self._forget(name)
         yield from executor.notices()
         yield from _reports(executor)
         yield messages.ready(executor.status)
@@ -319,7 +302,7 @@ class Session:
         statements = statements_of(message.text)
         if not statements:
             yield messages.EMPTY_QUERY
-        self._forget("")
+        executor.forget_portal("")
         executor.allows_cursors = len(statements) > 1
         for statement in statements:
             executor.check_state(statement)
@@ -344,23 +327,18 @@ class Session:
     def _bind(self, executor: Executor, message: messages.Bind) -> Data:
         prepared = executor.prepared(message.statement)
         executor.check_state(prepared.statement)
-        if message.portal and message.portal in self._portals:
-            raise SqlError(sqlstates.TAKEN_CURSOR, f'cursor "{message.portal}" already exists')
-        self._forget(message.portal)
-        if len(self._portals) >= PORTALS_MAX:
-            raise SqlError("54000", f"a session has at most {PORTALS_MAX} portals: close some")
+        executor.check_new_portal(message.portal)
         if type(prepared.statement) is not Statement:
             yield MAY_WAIT
         count = len(message.values)
         formats = message.formats * count if len(message.formats) == 1 else message.formats or (0,) * count
         given = Arguments(prepared, message.values, formats)
-        portal = executor.portal(prepared.statement, message.result_formats, given)
-        self._portals[message.portal] = BoundPortal(portal, prepared.statement)
+        executor.bind(message.portal, prepared.statement, message.result_formats, given)
         yield messages.BIND_COMPLETE
 
     def _describe(self, executor: Executor, message: messages.Describe) -> Data:
         if message.kind == "P":
-            portal = self._bound(executor, message.name).portal
+            portal = executor.bound(message.name).portal
             if not portal.begins_at_once():
                 yield MAY_WAIT
             with self._timed(executor):
@@ -380,13 +358,14 @@ class Session:
         self.check_rights()
         with self._timed(executor):
             description = executor.description(prepared)
+        prepared.is_told = True
         oids = [prepared.oid(number) or _oid(kind) for number, kind in enumerate(description.parameters)]
         yield messages.parameter_description(oids)
         schema = description.schema
         yield messages.NO_DATA if schema is None else messages.row_description(described(list(schema), ()))
 
     def _execute(self, executor: Executor, message: messages.Execute) -> Data:
-        bound = self._bound(executor, message.portal)
+        bound = executor.bound(message.portal)
         if bound.statement is not None:
             executor.check_state(bound.statement)
         self.check_rights()
@@ -395,26 +374,12 @@ class Session:
         with self._timed(executor):
             yield from self._fetched(executor, bound.portal, message.rows_max)
 
-    def _bound(self, executor: Executor, name: str) -> BoundPortal:
-        """The portal of a name, which may be that of a cursor."""
-        if name in self._portals:
-            return self._portals[name]
-        cursor = executor.cursor(name)
-        if cursor is None:
-            raise SqlError(sqlstates.UNKNOWN_CURSOR, f'portal "{name}" does not exist')
-        return BoundPortal(cursor, None)
-
     def _close(self, executor: Executor, message: messages.Close) -> Data:
         if message.kind == "P":
-            self._forget(message.name)
+            executor.forget_portal(message.name)
         else:
             executor.forget(message.name)
         yield messages.CLOSE_COMPLETE
-
-    def _forget(self, name: str) -> None:
-        bound = self._portals.pop(name, None)
-        if bound is not None:
-            bound.portal.close()
 
     def _sync(self, executor: Executor, _: Message) -> Data:
         self._skips_to_sync = False

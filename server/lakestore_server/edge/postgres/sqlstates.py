@@ -72,6 +72,16 @@ class SqlError(LakestoreError):
         self.sqlstate, self.detail, self.hint, self.position = sqlstate, detail, hint, position
 
 
+class ChangedColumns(SqlError):
+    """The columns of a prepared statement are not those that its client was told. Drivers prepare it again: they know
+    the error by its sentence, or by the function of Postgres that raises it."""
+
+    routine = "RevalidateCachedQuery"
+
+    def __init__(self) -> None:
+        super().__init__(FEATURE_NOT_SUPPORTED, "cached plan must not change result type")
+
+
 class FatalError(SqlError):
     """An error that ends the connection."""
 
@@ -102,6 +112,7 @@ def fields_of(error: LakestoreError) -> dict[str, str]:
         "D": str(getattr(error, "detail", "")),
         "H": str(getattr(error, "hint", "")),
         "P": str(position) if position else "",
+        "R": str(getattr(error, "routine", "")),
     }
 
 

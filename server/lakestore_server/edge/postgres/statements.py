@@ -313,6 +313,10 @@ class _Words:
             self._place += 1
         return True
 
+    def expects(self, *words: str) -> None:
+        if not self.takes(*words):
+            raise self.unexpected()
+
     def token(self) -> Token:
         token = self.next
         if token is None:
@@ -535,8 +539,7 @@ def _declare(words: _Words) -> Statement:
         has_hold = True
     else:
         words.takes("without", "hold")
-    if not words.takes("for"):
-        raise words.unexpected()
+    words.expects("for")
     query = _reading(words)
     return DeclareStatement(words.part, words.begin, "DECLARE CURSOR", name, query, is_binary, has_hold)
 
@@ -586,8 +589,7 @@ def _prepare(words: _Words) -> Statement:
         raise SqlError(FEATURE_NOT_SUPPORTED, "this port only reads: there are no prepared transactions")
     name = words.name()
     types = _type_names(words) if words.takes("(") else []
-    if not words.takes("as"):
-        raise words.unexpected()
+    words.expects("as")
     query = _reading(words)
     if types:
         query = Statement(_with_types(query.text, types), query.begin)
@@ -668,8 +670,7 @@ def _copy(words: _Words) -> Statement:
     query = _copied_query(words)
     if words.takes("from"):
         return WriteStatement(words.part, words.begin, verb="COPY FROM")
-    if not words.takes("to"):
-        raise words.unexpected()
+    words.expects("to")
     if not words.takes("stdout"):
         raise SqlError("42501", "COPY writes to STDOUT only: this port has no files and no programs")
     options = {"format": "binary"} if is_binary else {}
@@ -680,13 +681,14 @@ def _copy(words: _Words) -> Statement:
     return CopyStatement(words.part, words.begin, "COPY", query, form, _copy_form(form, options))
 
 
-_MARKS = ("quote", "escape")
+_MARKS, _OF_CSV = ("quote", "escape"), ("quote", "escape", "force_quote")
 _COPY_FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
     "header": lambda value: {"has_header": value.lower() in ("true", "on", "1")},
     "delimiter": lambda value: {"delimiter": value},
     "null": lambda value: {"null": value},
     _MARKS[0]: lambda value: {"quote_mark": value, "escape": value},
     "escape": lambda value: {"escape": value},
+    "force_quote": lambda value: {"quoted": tuple(value.split("\n"))},
 }
 
 
@@ -698,7 +700,7 @@ def _copy_form(form: str, options: dict[str, str]) -> CopyOptions:
             raise SqlError("22023", f"COPY {name} must be a single one-byte character")
         if form == "binary" and name != "encoding":
             raise SqlError(SYNTAX_ERROR, f"cannot specify {name.upper()} in BINARY mode")
-        if name in _COPY_FIELDS and (form == "csv" or name not in _MARKS):
+        if name in _COPY_FIELDS and (form == "csv" or name not in _OF_CSV):
             made = replace(made, **_COPY_FIELDS[name](value))
         elif name != "encoding" or value.upper() not in ("UTF8", "UTF-8"):
             raise SqlError(FEATURE_NOT_SUPPORTED, f"COPY of this port has no option {name.upper()} of this value")
@@ -743,13 +745,11 @@ def _copy_options(words: _Words) -> dict[str, str]:
     if words.takes("("):
         while True:
             name = words.name()
-            token = words.next
-            options[name] = "true" if token is None or token.text in (",", ")") else words.token().value
+            options[name] = "true" if words.word in (",", ")") else _copy_value(words)
             if words.takes(")"):
                 words.ends()
                 return options
-            if not words.takes(","):
-                raise words.unexpected()
+            words.expects(",")
     while words.next is not None:
         name = words.name()
         if name in ("csv", "binary"):
@@ -760,6 +760,17 @@ def _copy_options(words: _Words) -> dict[str, str]:
             words.takes("as")
             options[name] = words.token().value
     return options
+
+
+def _copy_value(words: _Words) -> str:
+    """The value of an option. A list of columns is one name a line."""
+    if not words.takes("("):
+        return words.token().value
+    names = [words.name()]
+    while words.takes(","):
+        names.append(words.name())
+    words.expects(")")
+    return "\n".join(names)
 
 
 _PARSERS = {

@@ -125,6 +125,7 @@ MACROS: Mapping[str, tuple[str, ...]] = {
     "pg_is_wal_replay_paused": ("() AS false",),
     "pg_my_temp_schema": ("() AS CAST(0 AS UINTEGER)",),
     "pg_is_other_temp_schema": ("(o) AS false",),
+    "pg_advisory_unlock_all": ("() AS ''",),
     "txid_current": ("() AS CAST(1 AS BIGINT)",),
     "clock_timestamp": ("() AS now()",),
     "statement_timestamp": ("() AS now()",),

@@ -60,6 +60,8 @@ class CopyOptions:
     has_header: bool = False
     quote_mark: str = '"'
     escape: str = '"'
+    quoted: tuple[str, ...] = ()
+    """Columns whose values always have quotes in CSV; `*` is every column."""
 
     @staticmethod
     def csv(*, has_header: bool = False) -> CopyOptions:
@@ -233,6 +235,7 @@ class CopyText(RowEncoder):
         self._names, self._options, self._zone = schema.names, options, zone
         is_usual = options.delimiter in _USUAL_DELIMITERS and options.null in ("", "\\N")
         self._is_plain = [is_usual and types.postgres_type(field).oid in _WORDLESS for field in schema]
+        self._always = ["*" in options.quoted or name in options.quoted for name in schema.names]
 
     def start(self) -> bytes:
         """The header line, if there is one."""
@@ -244,30 +247,36 @@ class CopyText(RowEncoder):
     def rows(self, batch: pa.RecordBatch) -> Rows:
         delimiter = pa.scalar(self._options.delimiter.encode(), BYTES)
         pieces: list[Piece] = []
-        for column, is_plain in zip(batch.columns, self._is_plain, strict=True):
+        for column, is_plain, always in zip(batch.columns, self._is_plain, self._always, strict=True):
             pieces += [delimiter] * bool(pieces)
             values = texts.text(column, self._zone)
-            pieces.append((values if is_plain else self._escaped(values)).cast(BYTES))
+            written = values if is_plain and not always else self._escaped(values, always=always)
+            pieces.append(written.cast(BYTES))
         pieces.append(pa.scalar(b"\n", BYTES))
         return _messages(_COPY_DATA, batch.num_rows, pieces, self._options.null.encode())
 
-    def _escaped(self, values: pa.Array) -> pa.Array:
+    def _escaped(self, values: pa.Array, *, always: bool = False) -> pa.Array:
         """Values with the escapes of the format; null stays null."""
-        return self._quoted(values) if self._options.is_csv else _with_backslashes(values, self._options.delimiter)
+        return (
+            self._quoted(values, always=always)
+            if self._options.is_csv
+            else _with_backslashes(values, self._options.delimiter)
+        )
 
-    def _quoted(self, values: pa.Array) -> pa.Array:
+    def _quoted(self, values: pa.Array, *, always: bool) -> pa.Array:
         options = self._options
         special = "".join(f"\\x{ord(mark):02x}" for mark in (options.delimiter, options.quote_mark, "\n", "\r"))
         needs = pc.or_(pc.match_substring_regex(values, f"[{special}]"), pc.equal(values, options.null))
         if len(self._names) == 1:
             needs = pc.or_(needs, pc.equal(values, "\\."))
-        if not pc.any(needs).as_py():
+        if not always and not pc.any(needs).as_py():
             return values
         inner = values
         if options.escape != options.quote_mark:
             inner = pc.replace_substring(inner, options.escape, options.escape * 2)
         inner = pc.replace_substring(inner, options.quote_mark, options.escape + options.quote_mark)
-        return pc.if_else(needs, texts.joined(options.quote_mark, inner, options.quote_mark), values)
+        marked = texts.joined(options.quote_mark, inner, options.quote_mark)
+        return marked if always else pc.if_else(needs, marked, values)
 
 
 def _with_backslashes(values: pa.Array, delimiter: str) -> pa.Array:
