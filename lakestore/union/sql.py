@@ -525,7 +525,7 @@ def _typed(request: _Request, schemas: Mapping[str, pa.Schema], rules: sql_gate.
         known = {**schemas, **{name: rows.schema for name, rows in query.extra.relations.items()}}
         inferred = sql_parameters.parameter_types(text, request.asked.tree, known, request.aliases)
         given = [*kinds, *[None] * len(inferred)] if query.only_types else kinds
-        kinds = [sql_parameters.either(own, kind) for own, kind in zip(given, inferred, strict=False)]
+        kinds = [sql_parameters.placed_type(own, kind) for own, kind in zip(given, inferred, strict=False)]
     if not kinds:
         return request if not query.only_types else replace(request, kinds=kinds)
     text = sql_parameters.with_casts(text, kinds)

@@ -124,7 +124,7 @@ def _nested_type(kind: pa.DataType) -> str | None:
     return f"DECIMAL({kind.precision}, {kind.scale})" if pa.types.is_decimal(kind) else sql_type(kind)
 
 
-def either(given: str | None, inferred: str) -> str | None:
+def placed_type(given: str | None, inferred: str) -> str | None:
     """The type of a parameter by the type of its value, if it is known, and by its place. JSON becomes the nested type
     of the place."""
     if given == JSON:
