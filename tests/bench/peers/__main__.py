@@ -6,6 +6,7 @@ Without names all workloads run. A trial run (`--scale` below 1, or `--dry`) pri
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import tempfile
 from importlib import import_module
@@ -38,6 +39,9 @@ def workload(name: str) -> Workload:
 @click.option("--dry", is_flag=True, help="Write nothing to docs.")
 def main(names: tuple[str, ...], rounds: int, scale: float, dry: bool) -> None:
     """Run workloads, all by default."""
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM")
+    )  # else the systems would outlive this process
     for name in names or NAMES:
         one, folder = workload(name), Path(tempfile.mkdtemp(prefix="lakestore-peers-"))
         start = report.RunStart(f'make bench peers ARGS="{name}"')
