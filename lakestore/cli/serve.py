@@ -31,6 +31,7 @@ INPUT_END_SECONDS = 30.0
 """Time of a tierer beside a server to end after the server."""
 ANNOUNCED = "lakestore serves gRPC on {grpc}, catalog and metrics on {scheme}://{http}"
 """Printed when the server's ports are open."""
+_SQL_PORTS = {"postgres": ", Postgres on {postgres}", "flight": ", Flight SQL on {flight}"}
 
 
 config_option = click.option(
@@ -65,7 +66,7 @@ def serve(config: Path | None, print_config: bool, journal: str | None, as_json:
         if as_json:
             click.echo(json.dumps(dict(about)))
         else:
-            more = ", Flight SQL on {flight}" if "flight" in about else ""
+            more = "".join(text for name, text in _SQL_PORTS.items() if name in about)
             emit_text((ANNOUNCED + more).format_map(about))
 
     server.serve(settings, announce)

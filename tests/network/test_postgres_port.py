@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +23,8 @@ from lakestore.limits import Limits
 from lakestore_server.access.principals import hash_of
 from lakestore_server.access.scram import ScramVerifier
 from lakestore_server.edge.postgres.port import Connection, PostgresPort
+from lakestore_server.queries.question import Question
+from lakestore_server.queries.service import QuerySession
 from lakestore_server.settings import Postgres, Tls
 from tests.support import postgres_wire as wire
 from tests.support.certificates import Authority
@@ -91,6 +97,103 @@ def test_psycopg_reads_a_table_after_a_dialog_of_scram(served: Served, encryptio
             (number, f"Zoë {number}") for number in range(5)
         ]
         assert bool(connection.pgconn.ssl_in_use) == (encryption == "require")
+
+
+def test_clients_bind_their_proof_to_the_certificate(served: Served) -> None:
+    with connected(served, channel_binding="require") as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    about = f"host=127.0.0.1 port={port_of(served)} user=ann dbname=shop sslmode=require channel_binding=require"
+    environment = {**os.environ, "PGPASSWORD": token_of("ann")}
+    done = subprocess.run(
+        ["psql", "-X", "-A", "-t", "-c", "SELECT count(*) FROM orders", about],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("5\n", "")
+
+
+def direct(served: Served, *protocols: str) -> ssl.SSLSocket:
+    """A connection that begins with TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    return context.wrap_socket(spoken(served))
+
+
+def test_a_client_may_begin_with_tls(served: Served) -> None:
+    """libpq 17's sslnegotiation=direct. Without the protocol's name in TLS the connection is closed."""
+    with connected(served, sslnegotiation="direct", channel_binding="require") as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    with direct(served, "h2", "postgresql") as socket_of:
+        socket_of.sendall(wire.start("ann", database="shop"))
+        assert socket_of.recv(100).startswith(b"R\0\0\0\x2a\0\0\0\x0aSCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0")
+    for protocols in ((), ("h2",)):
+        with suppress(OSError), direct(served, *protocols) as socket_of:
+            socket_of.sendall(wire.start("ann", database="shop"))
+            assert socket_of.recv(100) == b"", protocols
+
+
+def test_a_client_hello_in_pieces_begins_tls(served: Served) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["postgresql"])
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing)
+    with spoken(served) as plain:
+        with suppress(ssl.SSLWantReadError):
+            tls.do_handshake()
+        hello = outgoing.read()
+        for place in range(len(hello)):
+            plain.sendall(hello[place : place + 1])
+        is_done = False
+        while not is_done:
+            incoming.write(plain.recv(1 << 16))
+            with suppress(ssl.SSLWantReadError):
+                tls.do_handshake()
+                is_done = True
+        assert tls.selected_alpn_protocol() == "postgresql"
+
+
+def test_a_cancel_before_the_question_begins_ends_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request comes after the statement's start and before a process has its question."""
+    begin, begun, goes_on = QuerySession._begin, threading.Event(), threading.Event()
+
+    def slow(self: QuerySession, question: Question) -> Any:
+        begun.set()
+        assert goes_on.wait(60)
+        return begin(self, question)
+
+    refused = threading.Event()
+    cancel = QuerySession.cancel
+
+    def noted(self: QuerySession, why: str, **about: bool) -> None:
+        cancel(self, why, **about)
+        refused.set()
+
+    monkeypatch.setattr(QuerySession, "_begin", slow)
+    monkeypatch.setattr(QuerySession, "cancel", noted)
+    with connected(served) as connection, ThreadPoolExecutor(1) as client:
+        text = "SELECT count(*) FROM shop.orders"
+        answer = client.submit(connection.execute, text)
+        assert begun.wait(60)
+        connection.cancel_safe()
+        assert refused.wait(60)
+        goes_on.set()
+        with pytest.raises(psycopg.errors.QueryCanceled, match="user request"):
+            answer.result(60)
+        assert connection.execute(text).fetchone() == (5,)
+
+
+def test_the_time_zone_of_a_session_moves_its_times(served: Served) -> None:
+    with connected(served) as connection:
+        text = "SELECT timestamptz '2026-01-01 00:00:00+00'::text"
+        for zone, shown in (("America/New_York", "2025-12-31 19:00:00-05"), ("UTC", "2026-01-01 00:00:00+00")):
+            connection.execute(f"SET TimeZone = '{zone}'")
+            assert connection.pgconn.parameter_status(b"TimeZone") == zone.encode()
+            assert connection.execute("SHOW TimeZone").fetchone() == (zone,)
+            assert connection.execute(text).fetchone() == (shown,)
+        with pytest.raises(psycopg.errors.InvalidParameterValue):
+            connection.execute("SET TimeZone = 'No/Where'")
 
 
 def test_a_token_without_a_verifier_and_an_access_token_are_sent_in_clear(served: Served) -> None:

@@ -81,6 +81,8 @@ def test_the_driver_reads_a_table_after_every_way_to_come_in(tmp_path: Path) -> 
         scram = "channelBinding=disable&requireAuth=scram-sha-256"
         full = f"sslmode=verify-full&sslrootcert={ca}&{scram}"
         assert pgjdbc.lines(address, "ann", token_of("ann"), full) == [f"connect|{full}|ann|{ORDER_ROWS}|true"]
+        bound = f"sslmode=verify-full&sslrootcert={ca}&channelBinding=require&requireAuth=scram-sha-256"
+        assert pgjdbc.lines(address, "ann", token_of("ann"), bound) == [f"connect|{bound}|ann|{ORDER_ROWS}|true"]
         (wrong,) = pgjdbc.lines(address, "ann", "wrong", "sslmode=require")
         assert "|28P01|" in wrong
         (clear,) = pgjdbc.lines(address, "bob", token_of("bob"), "sslmode=require&requireAuth=password")

@@ -75,6 +75,7 @@ class ScriptedQuestions:
     described: list[Question] = field(default_factory=list)
     open: int = 0
     is_cancelled: bool = False
+    refuses: bool = False
     on_part: Callable[[], None] | None = None
     commits: int = 0
 
@@ -91,6 +92,8 @@ class ScriptedQuestions:
         if not waits:
             raise MayWait
         self.asked.append(question)
+        if self.refuses:
+            raise Cancelled("the query was ended: cancelled")
         words = question.text.split()
         if "wrong" in words:
             raise self._error()
@@ -107,8 +110,12 @@ class ScriptedQuestions:
         error.position = 8  # type: ignore[attr-defined]
         return error
 
-    def cancel(self, why: str) -> None:
-        self.is_cancelled = True
+    def cancel(self, why: str, *, refuses: bool = False) -> None:
+        self.is_cancelled = self.open > 0
+        self.refuses = self.refuses or refuses
+
+    def admit(self) -> None:
+        self.refuses = False
 
     def close(self) -> None:
         self.is_cancelled = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import ssl
 from dataclasses import dataclass
@@ -36,6 +37,17 @@ class TlsKeys:
         files = [self.cert, self.key, *([self.client_ca] if self.client_ca else [])]
         return tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in files)
 
+    def binding(self) -> bytes:
+        """The hash of the certificate to which a client may bind a proof (RFC 5929, `tls-server-end-point`); empty if
+        its signature has no hash of its own."""
+        text = _bytes(self.cert).decode(errors="replace")
+        begin = text.find(_PEM)
+        if begin < 0:
+            return b""
+        whole = ssl.PEM_cert_to_DER_cert(text[begin : text.index(_PEM_END, begin) + len(_PEM_END)])
+        name = _SIGNATURES.get(_signature_of(whole), "")
+        return hashlib.new(name, whole).digest() if name else b""
+
     def context(self) -> ssl.SSLContext:
         """The HTTP context: a client certificate is optional but must be valid."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -66,6 +78,34 @@ class TlsKeys:
             return
         _load_authority(context, self.client_ca)
         context.verify_mode = ssl.CERT_OPTIONAL
+
+
+_PEM, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+_RSA, _ECDSA = "2a864886f70d0101", "2a8648ce3d04"
+_SIGNATURES = {
+    **dict.fromkeys((f"{_RSA}04", f"{_RSA}05", f"{_ECDSA}01"), "sha256"),  # MD5 and SHA-1: SHA-256 stands for them
+    **{f"{_RSA}0e": "sha224", f"{_RSA}0b": "sha256", f"{_RSA}0c": "sha384", f"{_RSA}0d": "sha512"},
+    **{f"{_ECDSA}030{place}": name for place, name in enumerate(("sha224", "sha256", "sha384", "sha512"), start=1)},
+}
+"""The hash of a certificate by the number of its signature's algorithm (OID, as DER in hexadecimal digits)."""
+
+
+def _signature_of(certificate: bytes) -> str:
+    """The number of the algorithm by which a certificate is signed: SEQUENCE { content, SEQUENCE { OID, … }, … }."""
+    body, _ = _der(certificate, 0)
+    _, after = _der(certificate, body)
+    algorithm, _ = _der(certificate, after)
+    begin, end = _der(certificate, algorithm)
+    return certificate[begin:end].hex()
+
+
+def _der(data: bytes, at: int) -> tuple[int, int]:
+    """Begin and end of the content of the DER value at a position."""
+    size, begin = data[at + 1], at + 2
+    if size & 0x80:
+        count = size & 0x7F
+        size, begin = int.from_bytes(data[begin : begin + count]), begin + count
+    return begin, begin + size
 
 
 def is_loopback(host: str) -> bool:

@@ -211,6 +211,8 @@ class QuerySession:
         self._lock = threading.Lock()
         self._runs: set[QueryRun] = set()
         self._is_closed = False
+        self._refusal = ""
+        """Why a question that begins now is refused; under the lock."""
 
     def describe(self, question: Question, *, waits: bool = True) -> Description:
         """The types of a text, which is not run."""
@@ -240,12 +242,19 @@ class QuerySession:
             self._end(run, is_counted=True)
             raise
 
-    def cancel(self, why: str) -> None:
-        """End every answer that is under way. Callable from any thread."""
+    def cancel(self, why: str, *, refuses: bool = False) -> None:
+        """End every answer that is under way. With `refuses`, a question that begins later is refused, until `admit`:
+        its door may have it already. Callable from any thread."""
         with self._lock:
+            self._refusal = self._refusal or (why if refuses else "")
             runs = list(self._runs)
         for run in runs:
             run.cancel(why)
+
+    def admit(self) -> None:
+        """Take questions again that a cancel has refused."""
+        with self._lock:
+            self._refusal = ""
 
     def close(self) -> None:
         """End every answer, and take no further question. Callable from any thread."""
@@ -255,7 +264,7 @@ class QuerySession:
     def _keyed(self, question: Question, *, waits: bool) -> KeyAnswer | None:
         """The answer of a key query; None if a process must answer, or without `waits` if the look-up may wait."""
         service, began = self._service, time.monotonic()
-        if self._is_closed or service.is_closing:
+        if self._is_closed or self._refusal or service.is_closing:
             return None
         outcome, answer = "NotFresh", None
         try:
@@ -280,6 +289,8 @@ class QuerySession:
         with self._lock:
             if self._is_closed or self._service.is_closing:
                 raise Cancelled(f"the query was ended: {'its reader is gone' if self._is_closed else GOING_DOWN}")
+            if self._refusal:
+                raise Cancelled(f"the query was ended: {self._refusal}")
             self._runs.add(run)
         self._service.begins(run)
         return run

@@ -141,6 +141,90 @@ def test_a_last_message_that_was_changed_on_its_way_is_refused(auth: Path, chang
     assert refusal.fields["C"] == "08P01"
 
 
+HASH = b"h" * 32
+BOUND = Peer(is_local=False, may_encrypt=True, is_encrypted=True, server_hash=HASH)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "binding", "flag", "sqlstate"),
+    [
+        ("SCRAM-SHA-256-PLUS", HASH, "n", None),
+        ("SCRAM-SHA-256", b"", "n", None),
+        ("SCRAM-SHA-256-PLUS", b"x" * 32, "n", "08P01"),  # the certificate of somebody between
+        ("SCRAM-SHA-256", b"", "y", "08P01"),  # somebody has removed PLUS from the offer
+        ("SCRAM-SHA-256-PLUS", b"", "n", "08P01"),
+        ("SCRAM-SHA-256-PLUS", b"", "y", "08P01"),
+        ("SCRAM-SHA-256", HASH, "n", "08P01"),
+    ],
+)
+def test_a_dialog_is_bound_to_the_certificate(
+    auth: Path, mechanism: str, binding: bytes, flag: str, sqlstate: str | None
+) -> None:
+    session = WireSession(auth, BOUND)
+    (offer,) = session.send(wire.start("ann"))
+    assert offer.body == b"\0\0\0\x0aSCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0"
+    client = ScramClient(FIRST, binding=binding, flag=flag)
+    answer = session.send(client.first(mechanism))[0]
+    if answer.kind == "R":
+        answer = session.send(client.final(answer.body[4:]))[0]
+    assert answer.fields.get("C") == sqlstate if sqlstate else client.trusts(answer.body[4:])
+
+
+def test_a_last_message_proves_one_dialog_only(auth: Path) -> None:
+    """It is refused in another connection, with another nonce, and a second time in its own."""
+    first, second = WireSession(auth, FAR), WireSession(auth, FAR)
+    second.door.nonce = lambda size: "anothernonce"  # type: ignore[method-assign]
+    client = ScramClient(FIRST)
+    for session in (first, second):
+        session.send(wire.start("ann"))
+    (asked,) = first.send(client.first())
+    proof = client.final(asked.body[4:])
+    second.send(client.first())
+    (refusal,) = second.send(proof)
+    assert refusal.fields["C"] == "08P01"
+    assert first.send(proof)[-1].kind == "Z"
+    (refusal,) = first.send(proof)
+    assert refusal.fields["C"] == "08P01"
+
+
+def test_the_dialog_in_clear_needs_tls_also_if_the_client_asks_for_it(auth: Path) -> None:
+    (refusal,) = WireSession(auth, FAR).send(wire.start("ann", options="-c lakestore.password=clear"))
+    assert refusal.fields["C"] == "28000"
+    assert "TLS" in refusal.fields["M"]
+
+
+def test_an_unknown_user_costs_the_time_of_a_known_one(auth: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each dialog checks the proof: so its time does not show who exists."""
+    admits, checked = ScramVerifier.admits, list[bytes]()
+
+    def counted(self: ScramVerifier, proof: bytes, message: bytes) -> bool:
+        checked.append(proof)
+        return admits(self, proof, message)
+
+    monkeypatch.setattr(ScramVerifier, "admits", counted)
+    users = [name for name in map(str, range(64)) if WireSession(auth).send(wire.start(name))[0].body[3] == 10]
+    for user in users[:3]:
+        dialog(WireSession(auth, FAR), user, "wrong")
+    assert len(checked) == 3
+
+
+@pytest.mark.parametrize("field", ["", "=", "r=", "p=", "c=,r=,p=", "," * 9_000, "c=" + "A" * 9_000, "\0"])
+def test_fields_of_any_size_end_the_connection(auth: Path, field: str) -> None:
+    session = WireSession(auth, FAR)
+    session.send(wire.start("ann"))
+    session.send(ScramClient(FIRST).first())
+    (refusal,) = session.send(wire.message("p", field.encode()))
+    assert (refusal.fields["C"], refusal.fields["S"]) == ("08P01", "FATAL")
+
+
+@pytest.mark.parametrize("nonce", ["", "x" * 257, "x" * 9_000])
+def test_a_nonce_has_a_length(auth: Path, nonce: str) -> None:
+    session = WireSession(auth, FAR)
+    session.send(wire.start("ann"))
+    (refusal,) = session.send(ScramClient(FIRST, nonce).first())
+    assert refusal.fields["C"] == "08P01"
+
+
 def test_options_are_words_with_escapes() -> None:
     assert options_of("-c a.b=1 --c-d=x\\ y -ce=") == {"a.b": "1", "c_d": "x y", "e": ""}
 

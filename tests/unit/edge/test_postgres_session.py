@@ -607,6 +607,34 @@ def test_a_cancel_request_ends_the_statement_under_way(session: WireSession) -> 
     assert tags(session.query("SELECT rows 9")) == ["SELECT 9"]
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        wire.query("SELECT rows 9"),
+        wire.parse("SELECT rows 9") + wire.bind() + wire.execute() + wire.SYNC,
+    ],
+)
+def test_a_cancel_request_ends_a_statement_that_has_not_begun(session: WireSession, data: bytes) -> None:
+    """Its bytes are there, but no question is. Statements behind it are not ended."""
+    session.session.expect()
+    session.door.cancel(1, b"ssss")
+    (error,) = [reply for reply in session.send(data) if reply.kind == "E"]
+    assert error.fields["C"] == "57014"
+    assert error.fields["M"] == "canceling statement due to user request"
+    assert len(session.rows("SELECT rows 9")) == 9
+
+
+def test_a_cancel_request_is_over_when_everything_is_answered(session: WireSession) -> None:
+    session.session.expect()
+    session.session.rest()
+    session.door.cancel(1, b"ssss")
+    assert len(session.rows("SELECT rows 9")) == 9
+    session.session.expect()
+    session.door.cancel(1, b"ssss")
+    session.session.rest()
+    assert len(session.rows("SELECT rows 9")) == 9
+
+
 @pytest.mark.parametrize("key", [wire.cancel(1, b"ssst"), wire.cancel(2, b"ssss")])
 def test_a_cancel_request_with_another_secret_or_without_a_statement_does_nothing(
     session: WireSession, key: bytes

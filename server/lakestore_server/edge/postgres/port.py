@@ -53,6 +53,8 @@ BURST_BYTES = 64 << 10
 """Bytes that are sent together, and received bytes from which on the client waits for its session."""
 PROTOCOL = "postgresql"
 """The name in TLS of the protocol (ALPN)."""
+TLS_HANDSHAKE = 0x16
+"""The first byte of a client that begins with TLS."""
 GOING_DOWN = "terminating connection due to administrator command"
 
 
@@ -86,6 +88,8 @@ class Connection(asyncio.Protocol):
         self._stall: asyncio.TimerHandle | None = None
         self._start: asyncio.TimerHandle | None = None
         self._steps: Iterator[Step] = iter(())
+        self._is_first = True
+        """Whether no byte has come yet."""
         self.since = 0.0
         self.session: Session
 
@@ -103,8 +107,13 @@ class Connection(asyncio.Protocol):
         self._port.opened(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_first and data[0] == TLS_HANDSHAKE and self._port.has_tls:
+            self._begin_direct_tls(data)
+            return
+        self._is_first = False
         with self._lock:
             self._came += data
+            self.session.expect()
             if len(self._came) > BURST_BYTES and not self._is_reading_paused:
                 self._is_reading_paused = True
                 self._transport.pause_reading()
@@ -179,28 +188,46 @@ class Connection(asyncio.Protocol):
         self._transport.write(b"S")
         self._port.keep(self._port.loop.create_task(self._encrypt()))
 
-    async def _encrypt(self) -> None:
+    def _begin_direct_tls(self, hello: bytes) -> None:
+        """TLS without a request for it. No other first message has the first byte of TLS."""
+        self._is_first = False
+        with self._lock:
+            self.is_working = True
+        self._transport.pause_reading()
+        self._port.keep(self._port.loop.create_task(self._encrypt(hello)))
+
+    async def _encrypt(self, hello: bytes = b"") -> None:
+        """Begin TLS. `hello` are the bytes of a client that begins with TLS at once."""
         port, seconds = self._port, self._port.limits.sql_start_ms / 1_000
         try:
-            context = port.tls_context()
-            transport = await port.loop.start_tls(
-                self._transport, self, context, server_side=True, ssl_handshake_timeout=seconds
+            context, bound = port.tls_context()
+            handshake = port.loop.create_task(
+                port.loop.start_tls(self._transport, self, context, server_side=True, ssl_handshake_timeout=seconds)
             )
+            if hello:
+                await asyncio.sleep(0)  # TLS takes the connection over
+                await asyncio.sleep(0)  # and begins
+                _feed(self._transport.get_protocol(), hello)
+            transport = await handshake
         except (OSError, LakestoreError) as error:  # ssl.SSLError is an OSError
             log.info("TLS with a client failed: %s", error)
             self.abort()
         else:
             if transport is not None:
-                self._encrypted(transport)
+                self._encrypted(transport, bound, is_direct=bool(hello))
         with self._lock:
             self.is_working = False
         self._begin_work()
 
-    def _encrypted(self, transport: asyncio.Transport) -> None:
+    def _encrypted(self, transport: asyncio.Transport, bound: bytes, *, is_direct: bool) -> None:
         self._transport = transport
+        spoken = transport.get_extra_info("ssl_object").selected_alpn_protocol()
+        if is_direct and spoken != PROTOCOL:  # a client of another protocol, perhaps with bytes of somebody else
+            log.info("a client began TLS without the protocol %s", PROTOCOL)
+            self.abort()
         transport.set_write_buffer_limits(high=AHEAD_BYTES)
         names = tuple(names_of(transport.get_extra_info("peercert")))
-        self.session.peer = replace(self.session.peer, is_encrypted=True, certificate=names)
+        self.session.peer = replace(self.session.peer, is_encrypted=True, certificate=names, server_hash=bound)
         self.session.wants_tls = False
 
     # --- the session's thread
@@ -234,6 +261,7 @@ class Connection(asyncio.Protocol):
                 raise ClientGone
             if self.session.is_over or not (data or self._ending):
                 self.is_working = False
+                self.session.rest()
                 return False
         self.session.receive(data)
         if self._is_reading_paused:
@@ -305,7 +333,8 @@ class PostgresPort:
         """`on_end` is called if the port ends without `stop`."""
         self.access, self.limits, self._ask, self._figures = access, limits, questions, figures
         self._host, self._wanted, self._keys, self._on_end = host, port, keys, on_end
-        self._context: tuple[tuple[int, ...], ssl.SSLContext] | None = None
+        self._context: tuple[tuple[int, ...], ssl.SSLContext, bytes] | None = None
+        """(stamp of the files, context, hash of the certificate)."""
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="postgres", daemon=True)
         self._threads = ThreadPoolExecutor(limits.sql_connections, "postgres-session")
@@ -447,22 +476,23 @@ class PostgresPort:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def tls_context(self) -> ssl.SSLContext:
-        """The present certificate; the last good one if the files cannot be used."""
+    def tls_context(self) -> tuple[ssl.SSLContext, bytes]:
+        """The present certificate and its hash; the last good one if the files cannot be used."""
         if self._keys is None:
             raise Invalid("this server has no certificate")
         stamp = self._keys.stamp()
         if self._context is None or self._context[0] != stamp:
             try:
                 context = self._keys.context()
+                bound = self._keys.binding() if self._keys.stamp() == stamp else b""
             except Invalid as error:
                 if self._context is None:
                     raise
                 log.error("the certificate stays as it was: %s", error.message)
-                context = self._context[1]
+                context, bound = self._context[1:]
             context.set_alpn_protocols([PROTOCOL])
-            self._context = stamp, context
-        return self._context[1]
+            self._context = stamp, context, bound
+        return self._context[1:]
 
     # --- any thread
 
@@ -532,6 +562,16 @@ class PostgresPort:
 STOP_SECONDS = 2.0
 SECRET_BYTES = 32
 """Bytes of a secret for cancelling from version 3.2 of the protocol on; before, it has 4."""
+
+
+def _feed(protocol: Any, data: bytes) -> None:
+    """Give bytes to a protocol as if they came from the socket now."""
+    while data:
+        room = protocol.get_buffer(len(data))
+        size = min(len(room), len(data))
+        room[:size] = data[:size]
+        protocol.buffer_updated(size)
+        data = data[size:]
 
 
 def _keep_alive(there: Any) -> None:

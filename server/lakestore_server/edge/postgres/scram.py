@@ -7,8 +7,7 @@
 
 - A dialog tries every token of the principal: they have one salt.
 - A name without tokens gets the same dialog and the same time as one with tokens.
-- With the hash of the server's certificate a client may bind the dialog to it (`SCRAM-SHA-256-PLUS`); the port gives
-  none yet.
+- Over TLS a client may bind the dialog to the server's certificate (`SCRAM-SHA-256-PLUS`).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any, Protocol
@@ -50,6 +51,8 @@ _AT_ONCE = frozenset({messages.Parse, messages.Describe, messages.Execute, messa
 """Messages that may be answered at once. Their handlers tell where they may wait."""
 _ENDS_PORTALS = frozenset({messages.Bind, messages.Close, messages.Sync})
 """Messages that may end a portal, which waits for the process of its answer if there is one."""
+_ENDS = (messages.Query, messages.Execute, messages.Sync)
+"""Messages of a statement's end: a cancel that came before is over with them."""
 Data = Generator[bytes | memoryview]
 
 
@@ -95,7 +98,11 @@ class Session:
         self._skips_to_sync = False
         self.is_busy = False
         """Whether a message is being answered."""
+        self._is_awaited = False
+        """Whether the port has bytes that are not answered yet."""
         self._cancelled_by = ""
+        self._cancelling = threading.Lock()
+        """Guards the reason of a cancel, and the states that decide whether there is something to cancel."""
         self._handlers: Mapping[type, Callable[[Executor, Any], Data]] = {
             messages.Query: self._query,
             messages.Parse: self._parse,
@@ -130,11 +137,29 @@ class Session:
         return messages.report(b"E", sqlstates.fields_of(error))
 
     def cancel(self, why: str = CANCEL_REQUESTED) -> None:
-        """End the statement under way. Callable from any thread; nothing happens if there is none."""
-        questions = self._questions
-        if self.is_busy and questions is not None:
-            self._cancelled_by = self._cancelled_by or why
-            questions.cancel(why)
+        """End the statement under way, also if its question has not begun, or if its message still waits for the
+        session. Callable from any thread; nothing happens if there is none."""
+        with self._cancelling:
+            questions = self._questions
+            if questions is not None and (self.is_busy or self._is_awaited):
+                self._cancelled_by = self._cancelled_by or why
+                questions.cancel(why, refuses=True)
+
+    def expect(self) -> None:
+        """The port has bytes for the session. Callable from any thread."""
+        with self._cancelling:
+            self._is_awaited = True
+
+    def rest(self) -> None:
+        """Everything that came is answered: a cancel that comes later has nothing to end."""
+        with self._cancelling:
+            self._is_awaited = False
+            self._forget_cancel()
+
+    def _forget_cancel(self) -> None:
+        if self._cancelled_by and self._questions is not None:
+            self._questions.admit()
+        self._cancelled_by = ""
 
     def close(self) -> None:
         """The client is gone: end what runs. Callable from any thread."""
@@ -174,7 +199,8 @@ class Session:
             return
         if self._may_wait(executor, type(message)):
             yield MAY_WAIT
-        self.is_busy = True
+        with self._cancelling:
+            self.is_busy = True
         try:
             yield from handler(executor, message)
         except FatalError:
@@ -187,7 +213,10 @@ class Session:
             else:
                 self._skips_to_sync = True
         finally:
-            self.is_busy, self._cancelled_by = False, ""
+            with self._cancelling:
+                self.is_busy = False
+                if isinstance(message, _ENDS):
+                    self._forget_cancel()
 
     def _may_wait(self, executor: Executor, kind: type[Message]) -> bool:
         """Whether the begin of an answer may wait."""
