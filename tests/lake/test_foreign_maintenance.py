@@ -25,7 +25,7 @@ from lakestore.spark import attach
 from lakestore.union.verify import verify
 from lakestore_server.main import Server
 from lakestore_tiering import Tierer, orphans
-from tests.support.older_iceberg import OlderIceberg, Refused
+from tests.support.older_spark import OlderSpark, Refused, older_iceberg
 from tests.support.seeds import seeded
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -43,7 +43,7 @@ class Table:
     """The table, a model of its rows, and all that another engine does to it."""
 
     def __init__(
-        self, lake: ls.Lake, spark: SparkSession, version: int, folder: Path, other: OlderIceberg | None = None
+        self, lake: ls.Lake, spark: SparkSession, version: int, folder: Path, other: OlderSpark | None = None
     ) -> None:
         """`other` runs the procedures instead of the Spark of this process."""
         self._other = other
@@ -287,7 +287,7 @@ def test_stock_procedures_beside_writers_rounds_and_compaction(
 def test_procedures_of_iceberg_1_9_beside_writers_rounds_and_compaction(
     server: Server, lake: ls.Lake, spark: SparkSession, tmp_path: Path
 ) -> None:
-    with OlderIceberg(tmp_path, f"http://{server.about['http']}/iceberg") as older:
+    with older_iceberg(tmp_path, f"http://{server.about['http']}/iceberg") as older:
         run_beside(Table(lake, spark, 2, tmp_path / "data" / "warehouse", older), lake, spark, 0)
 
 

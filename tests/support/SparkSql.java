@@ -7,7 +7,7 @@ import org.apache.spark.sql.Row;
 import org.apache.spark.sql.SparkSession;
 
 /**
- * Stock Spark with Iceberg's catalog `lake`, whose address is the argument.
+ * Stock Spark with two cores. Each argument is a setting: name=value.
  *
  * <p>Each line of stdin is a statement of SQL and is answered by one line: "ok" with its rows, or "failed" with the error.
  */
@@ -17,16 +17,15 @@ public final class SparkSql {
     public static void main(String[] arguments) throws Exception {
         PrintStream answers = System.out;
         System.setOut(System.err);
-        SparkSession spark = SparkSession.builder()
+        SparkSession.Builder builder = SparkSession.builder()
                 .master("local[2]")
                 .config("spark.ui.enabled", "false")
-                .config("spark.sql.shuffle.partitions", "2")
-                .config("spark.sql.extensions", "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions")
-                .config("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")
-                .config("spark.sql.catalog.lake.type", "rest")
-                .config("spark.sql.catalog.lake.uri", arguments[0])
-                .config("spark.sql.catalog.lake.cache-enabled", "false")
-                .getOrCreate();
+                .config("spark.sql.shuffle.partitions", "2");
+        for (String setting : arguments) {
+            String[] parts = setting.split("=", 2);
+            builder = builder.config(parts[0], parts[1]);
+        }
+        SparkSession spark = builder.getOrCreate();
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             String answer;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.bench.orders import MILLION, told
 from tests.bench.peers.contest import LESS, Measure, Workload
-from tests.bench.peers.contestants import ducklake, lakestore_lake, py_iceberg, spark_iceberg
+from tests.bench.peers.contestants import ducklake, lakestore_lake, paimon, py_iceberg, spark_iceberg
 from tests.bench.peers.order_changes import OrderLake, OrderTable, measures_of
 
 SIZES = ((MILLION, 10_000), (MILLION, 100_000), (10 * MILLION, 100_000))
@@ -48,6 +48,8 @@ WORKLOAD = Workload(
         lakestore_lake.CONTESTANT,
         spark_iceberg.contestant(2),
         spark_iceberg.contestant(3),
+        paimon.contestant(has_vectors=False),
+        paimon.contestant(has_vectors=True),
         ducklake.CONTESTANT,
         py_iceberg.CONTESTANT,
     ),

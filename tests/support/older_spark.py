@@ -1,8 +1,9 @@
-"""Stock Spark 3.5 with Iceberg 1.9.1 in a process of its own. Iceberg has no runtime of 1.9.1 for Spark 4."""
+"""Stock Spark 3.5 in a process of its own, with a catalog that Spark 4 has no release of."""
 
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -23,27 +24,17 @@ class Refused(Exception):
     """The statement failed, with the error that Spark shows its user."""
 
 
-class OlderIceberg:
+class OlderSpark:
     """The process. A context manager."""
 
-    def __init__(self, folder: Path, catalog: str) -> None:
-        """`catalog` is the address of a REST catalog."""
-        runtime = f"org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:{ICEBERG}"
-        iceberg = fetch("iceberg-spark-runtime", ICEBERG, (runtime,), transitive=False)
+    def __init__(self, folder: Path, runtime: Path, settings: Mapping[str, str], options: Sequence[str]) -> None:
+        """`runtime` is the catalog's folder of jars, `options` are Java's. Raises `Unavailable`."""
         spark = fetch("spark-sql", SPARK, (f"org.apache.spark:spark-sql_2.12:{SPARK}",))
-        self._log = folder / "older-iceberg.log"
+        self._log = folder / "older-spark.log"
+        command = [java(), *options, *_OPENED, "-cp", compiled(_SOURCE, runtime, spark), _SOURCE.stem]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [
-                    java(),
-                    "-Xmx700m",
-                    *SHORT_LIVED,
-                    *_OPENED,
-                    "-cp",
-                    compiled(_SOURCE, iceberg, spark),
-                    _SOURCE.stem,
-                    catalog,
-                ],
+                [*command, *(f"{name}={value}" for name, value in settings.items())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -69,3 +60,17 @@ class OlderIceberg:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
+
+
+def older_iceberg(folder: Path, catalog: str) -> OlderSpark:
+    """Spark with Iceberg 1.9.1, which has no runtime for Spark 4. `catalog` is the address of a REST catalog."""
+    runtime = f"org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:{ICEBERG}"
+    settings = {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "rest",
+        "spark.sql.catalog.lake.uri": catalog,
+        "spark.sql.catalog.lake.cache-enabled": "false",
+    }
+    jars = fetch("iceberg-spark-runtime", ICEBERG, (runtime,), transitive=False)
+    return OlderSpark(folder, jars, settings, ("-Xmx700m", *SHORT_LIVED))
