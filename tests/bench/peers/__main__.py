@@ -22,6 +22,7 @@ NAMES = (
     *("log-append", "upserts", "upserts-10m", "lookups", "latency", "fan-out", "columns", "recovery"),
     "small-writes",
     "lake-changes",
+    "rounds",
 )
 """All workloads in the order in which they run. `log-append` is `WORKLOAD` of `workloads/log_append.py`."""
 

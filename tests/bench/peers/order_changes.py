@@ -98,10 +98,10 @@ def change_file(rows: int, changed: int, number: int) -> Path:
 class OrderTable:
     """A table in a system, and its changes."""
 
-    def __init__(self, system: OrderLake, rows: int, changed: int) -> None:
-        """The table is filled, changed and read once, so that the system is warm."""
+    def __init__(self, system: OrderLake, rows: int, changed: int, *, suffix: str = "") -> None:
+        """The table, whose name ends with `suffix`, is filled, changed and read once, so that the system is warm."""
         self._system, self._rows, self._changed = system, rows, changed
-        self._name, self._number = f"orders_{rows}_{changed}", 0
+        self._name, self._number = f"orders_{rows}_{changed}{suffix}", 0
         file = order_file(rows)
         system.fill(self._name, file)
         self._quantities = pq.read_table(file, columns=["quantity"]).column(0).to_numpy().copy()

@@ -21,7 +21,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from tests.bench.peers.contest import Contestant, Failed
 from tests.bench.peers.order_changes import Change, Slow, Sums
 
-LIMIT_SECONDS = 45.0
+LIMIT_SECONDS = 20.0
 """apache/iceberg-python #3129: 17.5 minutes for an upsert of 1 M rows."""
 SYNCED = "The catalog's transaction in SQLite is synced to the disk. Files are written without fsync."
 FAIRNESS = f"{SYNCED} An upsert that takes over {LIMIT_SECONDS:.0f} s is ended: a dash (iceberg-python #3129)."

@@ -49,7 +49,6 @@ WORKLOAD = Workload(
         spark_iceberg.contestant(2),
         spark_iceberg.contestant(3),
         paimon.contestant(has_vectors=False),
-        paimon.contestant(has_vectors=True),
         ducklake.CONTESTANT,
         py_iceberg.CONTESTANT,
     ),
