@@ -9,7 +9,10 @@ from tests.bench.peers.order_changes import OrderLake, OrderTable, measures_of
 
 SIZES = ((MILLION, 10_000), (MILLION, 100_000), (10 * MILLION, 100_000))
 """Rows of the table, rows of a change."""
-CAUSE = "A round runs several jobs of Spark, one after the other; DuckDB and PyIceberg merge in their own process."
+CAUSE = (
+    "A round runs several jobs of Spark, one after the other; DuckDB has none."
+    " Paimon adds a sorted run and leaves the merge to readers and to a later change."
+)
 
 
 def _name(rows: int, changed: int) -> str:
