@@ -22,7 +22,7 @@ from lakestore.client.erasure import Erasure
 from lakestore.spark import session
 from lakestore.union.verify import verify
 from lakestore_server.duties import erased_lake
-from lakestore_server.duties.erased_lake import UNNAMED
+from lakestore_server.duties.erased_lake import FORGOTTEN, UNNAMED
 from lakestore_server.duties.erasure import ErasureDuty
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
@@ -170,6 +170,31 @@ def test_no_file_holds_a_byte_of_the_erased_rows(place: Place, spark: SparkSessi
         path.write_bytes(data)
         assert [f"{path}: {UNNAMED}"] == list(place.lake.verify_erased(certificate).findings)
         path.unlink()
+
+
+def test_a_file_of_a_killed_round_is_vouched_for_by_nobody(
+    place: Place, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has versions that the log forgot, whose offsets no erasure names. The tierer removes it at the deadline."""
+    monkeypatch.setattr(erased_lake, "SETTLE_SECONDS", 0.0)  # nobody writes the file
+    table = filled(place, spark)
+    old = next(path for path in place.hits(9) if path.endswith(".parquet") and marker(9))
+    data = (place.folder / old).read_bytes()
+    driven(place, table.erase(where=where(6), within=0), lambda: place.tier(spark))
+    back = place.lake_folder() / "data" / "of-a-killed-round.parquet"
+    back.write_bytes(data)
+    asked = table.erase(where=where(9), within="1h")
+    for _ in range(3):
+        place.server.erasure.run_once()
+        place.tier(spark)
+    found = next(each for each in table.erasures() if each.id == asked.id)
+    assert found.held_back_by == (f"{back}: {FORGOTTEN}",)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ErasureDuty, "past_deadline", lambda *_: True)
+        patch.setattr("lakestore_server.state.erasure.Erasure.is_past", lambda *_, **__: True)
+        driven(place, asked, lambda: place.tier(spark))
+    assert place.hits(9) == []
+    assert table.scan().count() == USERS - 3
 
 
 def test_files_of_a_commit_under_way_are_no_findings(

@@ -3,7 +3,8 @@
 1. Rows of a log table are deleted, in one tier commit with their number: with it the server counts them no more.
 2. Every data file with a deleted row is rewritten, by the compaction, while flushes go on.
 3. The manifests are rewritten: the old ones have the bounds of values of the files that are gone.
-4. Every snapshot from before expires, with the files that only it names.
+4. Every snapshot from before expires, with the files that only it names. At the deadline the files go that no snapshot
+   names: no flush and no compaction of the table runs beside this.
 
 A kill at any place costs a repetition. The server is told by a debt whose note begins with the erasure's id: its count
 is the number of snapshots that are left, because a reader leases them or a tag names them.
@@ -59,6 +60,8 @@ def erase(tools: Round, table: Table, asked: LakeErasure) -> None:
         lake, _ = tools.standing(table)
         left = known[1] & {number for number, _ in lake.snapshots()}
         names = _names(lake, left)
+    if asked.past and not left:
+        orphans.remove(tools, table, keep_seconds=0.0)  # of killed rounds, with versions that the log has forgotten
     tools.derived.remove_others(table.uuid, ())  # decoded manifests have bounds of values
     note = f"{asked.id}{', named by ' + ', '.join(names) if names else ''}"
     tools.debts.put(table.uuid, Debt(ERASURE, len(left), note))

@@ -487,15 +487,17 @@ class TableVerbs:
         return pb.ListTablesAnswer(tables=infos)
 
     def _erasure(self, view: View, uuid: str) -> pb.LakeErasure | None:
-        """The erasure that waits for the tierer."""
+        """The erasure that waits for the tierer: for its rewrite, or past the deadline for files of killed rounds."""
         held = view.erasing(uuid)
-        if held is None or held.step is not ErasureStep.LAKE:
+        if held is None or held.step is ErasureStep.ROWS:
             return None
         part = held.part(uuid)
         if not view.tables[uuid].table.keyed and part.rows and not part.dead_lsn and view.dying(uuid) is None:
             return None  # the log has the rows yet
         now = self._engine.time.read()
         is_past = held.is_past(now.time_us, may_delete=now.may_delete)
+        if held.step is ErasureStep.LOG and not is_past:
+            return None
         dying = view.dying(uuid)
         rows = [part.serialize() for part in dying.offsets] if dying else []
         return pb.LakeErasure(id=held.id, floors=view.floors(uuid), past=is_past, rows=rows)

@@ -1,6 +1,8 @@
 """The scan of a table's lake for erased rows.
 
-- Data files are searched for erased offsets, whether or not a snapshot names them.
+- Data files are searched for erased offsets, whether or not a snapshot names them. A file that no snapshot names, such
+  as one of a killed round, may have versions that the log has forgotten: they are dead, and nobody knows whether they
+  were erased.
 - The folder is listed before the metadata is read, and again until no file is new. So a commit or an expiry beside the
   scan makes no finding, and no file escapes because rows moved from a file to a new one.
 - A manifest or a list that no snapshot names may belong to a commit under way. Its bounds are values of the files in
@@ -40,7 +42,9 @@ WRITING_SECONDS = 600.0
 """Age below which a file that cannot be read may still be written."""
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 30.0, 0.5
 """Time for which the scan waits for the writers of such files, and the time between two looks."""
+FORGOTTEN = "no snapshot names it, and it has dead rows that the log has forgotten"
 UNNAMED = "no snapshot names it, and its kind may hold values"
+BATCH_ROWS = 65_536
 _DOCUMENT = re.compile(r"\d+-[^/]*\.metadata\.json|version-hint\.text|\.[^/]*\.crc")
 _DELETES = {"file_path", "pos"}
 _LIST_FIELD = b"manifest_path"
@@ -67,7 +71,8 @@ def scan(engine: Engine, catalog: Catalog, gone: Gone, pause: Callable[[], None]
     """Read the lake of each table with erased rows."""
     for uuid, offsets in gone.items():
         if uuid in engine.view.tables and (location := lake_of(engine.view, catalog, uuid)):
-            lake, until = _Lake(location, offsets), time.monotonic() + SETTLE_SECONDS
+            lake = _Lake(location, offsets, _Forgotten(engine, uuid))
+            until = time.monotonic() + SETTLE_SECONDS
             lake.read(pause)
             found = list(lake.judged(named(engine, catalog, uuid)))
             while any(each.finding and each.may_grow for each in found) and time.monotonic() < until:
@@ -76,6 +81,36 @@ def scan(engine: Engine, catalog: Catalog, gone: Gone, pause: Callable[[], None]
                 lake.read(pause)
                 found = list(lake.judged(named(engine, catalog, uuid)))
             yield from found
+
+
+class _Forgotten:
+    """The versions of rows that a table's log has forgotten. A log table forgets no version: it has no deletes."""
+
+    def __init__(self, engine: Engine, uuid: str) -> None:
+        self._state = engine.view.tables[uuid]
+        self._kept: dict[int, BitMap64] = {}
+        """The offsets below the log start that the log has, by bucket."""
+
+    def meets(self, data: bytes) -> bool:
+        """Whether a data file has a version below the log start that the log has forgotten."""
+        file = pq.ParquetFile(pa.BufferReader(data))
+        if not self._state.table.keyed or not {LAKE_BUCKET, LAKE_OFFSET} <= set(file.schema_arrow.names):
+            return False
+        table = file.read([LAKE_BUCKET, LAKE_OFFSET])
+        buckets, offsets = (table.column(name).to_numpy() for name in (LAKE_BUCKET, LAKE_OFFSET))
+        for bucket, start in enumerate(self._state.starts()):
+            held = BitMap64(offsets[(buckets == bucket) & (offsets < start)])
+            if held and not held <= self._of(bucket):
+                return True
+        return False
+
+    def _of(self, bucket: int) -> BitMap64:
+        if bucket not in self._kept:
+            log, kept = self._state.logs[bucket], BitMap64()
+            for offsets, _, _ in log.stored(0, self._state.starts()[bucket], BATCH_ROWS):
+                kept |= BitMap64(offsets)
+            self._kept[bucket] = kept
+        return self._kept[bucket]
 
 
 def in_parquet(data: bytes, gone: Sequence[BitMap64]) -> str:
@@ -145,6 +180,7 @@ class _Lake:
 
     location: str
     gone: Sequence[BitMap64]
+    forgotten: _Forgotten
     objects: dict[str, ScannedObject] = field(default_factory=dict)
     files: dict[str, frozenset[str]] = field(default_factory=dict)
     """The files that a manifest, a list or a file of deletes tells about, by its path. Files of other kinds are not
@@ -170,6 +206,9 @@ class _Lake:
                 yield each if each.kind == "metadata" or path.endswith(".parquet") else replace(each, finding="")
                 continue
             finding = each.finding or ("" if self._is_vouched(path, clean, named) else UNNAMED)
+            with contextlib.suppress(FileNotFoundError):  # an expiry has removed it
+                if not finding and path.endswith(".parquet") and self.forgotten.meets(self._data(path)):
+                    finding, each = FORGOTTEN, replace(each, may_grow=self._is_young(path))
             if not finding or self._is_there(path):
                 yield replace(each, finding=finding, is_unnamed=True)
 
@@ -196,10 +235,14 @@ class _Lake:
         with places.store_errors(self.location):
             return filesystem.get_file_info(path)
 
-    def _read(self, path: str) -> ScannedObject:
+    def _data(self, path: str) -> bytes:
         filesystem, _ = places.place(self.location)
         with places.store_errors(self.location), filesystem.open_input_file(path) as stream:
-            data = stream.readall()
+            data: bytes = stream.readall()
+        return data
+
+    def _read(self, path: str) -> ScannedObject:
+        data = self._data(path)
         size, digest, name = len(data), hashlib.sha256(data).hexdigest(), path.rsplit("/", 1)[-1]
         if _DOCUMENT.fullmatch(name):
             return ScannedObject(path, "metadata", size, digest)

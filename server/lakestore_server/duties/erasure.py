@@ -33,6 +33,7 @@ from lakestore_server.changes.sharing.positions import needed
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.system_rows import add_decision
 from lakestore_server.duties import erased_lake, erased_rows, erased_scan
+from lakestore_server.duties.erased_lake import FORGOTTEN
 from lakestore_server.duties.erased_rows import LETTER_VALUE, Letters, LogSearch, Search
 from lakestore_server.duties.erased_scan import Scan
 from lakestore_server.duties.scanned_object import HAS_ROWS, Gone, ScannedObject
@@ -442,8 +443,8 @@ def _has(tier: TierRecord, part: ErasedTable) -> bool:
 
 def _may_go(found: ScannedObject, *, is_past: bool) -> bool:
     """Whether a file that no snapshot names may be removed now. A commit may be about to name it, but not if it has
-    rows that are dead."""
-    return found.finding == HAS_ROWS or (is_past and not found.may_grow)
+    rows that are dead. The tierer removes data files at the deadline, when it knows that it commits nothing."""
+    return found.finding == HAS_ROWS or (is_past and not found.may_grow and found.finding != FORGOTTEN)
 
 
 def write_certificate(engine: Engine, number: str, text: bytes) -> None:
