@@ -83,8 +83,8 @@ machine:  ## see whether Python is there; Java comes from a wheel if the machine
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || test -x $(PY) || \
 		{ echo "Lakestore needs Python's venv module: install python3-venv" >&2; exit 1; }
 
-programs: develop  ## see whether Chromium and PostgreSQL are there for tests; on Debian as root they are installed
-	@$(PY) -m tests.support.browser && $(PY) -m tests.support.postgres
+programs: develop  ## see whether Chromium, PostgreSQL and Node are there for tests; on Debian as root they are installed
+	@$(PY) -m tests.support.browser && $(PY) -m tests.support.postgres && $(PY) -m tests.support.node_postgres
 
 lock: develop  ## write the lock files anew from pyproject.toml, with the pins that they have
 	$(COMPILE) $(RUNNING:%=--extra %) -o requirements.lock
