@@ -116,7 +116,7 @@ class Question:
         said["require"] = Requirement(**said["require"]) if said["require"] else None
         said |= {"dialect": Dialect(said["dialect"]), "form": Form(said["form"])}
         said |= {name: tuple(said[name]) for name in ("search_path", "binary")}
-        said["copy"] = CopyOptions(**said["copy"])
+        said["copy"] = CopyOptions(**said["copy"] | {"quoted": tuple(said["copy"]["quoted"])})
         parameters = pa.ipc.open_stream(rest).read_next_batch() if len(rest) else None
         return cls(parameters=parameters, **said), bounds
 
