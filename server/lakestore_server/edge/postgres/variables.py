@@ -29,7 +29,7 @@ _POSIX = re.compile(r"(?:[a-z]{3,}|<[a-z0-9+-]+>)([+-]?)(\d{1,2})(?::00){0,2}")
 """A zone as POSIX writes it, such as the `GMT-08:00` that pgjdbc sends for eight hours east. It counts westward."""
 _CUSTOM = re.compile(r"[a-z_][a-z0-9_$]*(?:\.[a-z_][a-z0-9_$]*)+")
 CUSTOM_MAX = 64
-"""The most variables that one session may add: names with a point, such as `app.user`."""
+"""Bound on the variables that a session adds. Their names have a point, such as `app.user`."""
 VALUE_CHARS_MAX = 8_192
 
 

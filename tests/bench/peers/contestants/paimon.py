@@ -22,7 +22,6 @@ from tests.support.older_spark import OlderSpark, Refused
 VERSION = "0.9.0"
 FAIRNESS = "Files are written through Paimon's local file system, without fsync."
 BUCKETS = Setting("bucket", "2", "Paimon's page of primary keys: 200 MB to 1 GB a bucket; as many as cores")
-VECTORS = Setting("deletion-vectors.enabled", "true", "Paimon's page of table modes: merge on write, for fast scans")
 _COLUMNS = (
     "order_id BIGINT NOT NULL, customer STRING, status STRING, amount DOUBLE, quantity INT, price DOUBLE,"
     " created_at TIMESTAMP, note STRING"
@@ -76,10 +75,10 @@ def _started(folder: Path, table: tuple[Setting, ...]) -> Iterator[Paimon]:
         yield Paimon(spark, ", ".join(f"'{one.name}'='{one.value}'" for one in table))
 
 
-def contestant(*, has_vectors: bool) -> Contestant:
-    """Paimon that merges when it reads, as it is shipped, or when it writes, by deletion vectors."""
-    table = (BUCKETS, VECTORS) if has_vectors else (BUCKETS,)
-    name = "Paimon, deletion vectors" if has_vectors else "Paimon"
-    return Contestant(
-        name, f"{VERSION} on Spark {SPARK_VERSION}", partial(_started, table=table), FAIRNESS, (*SPARK[:2], *table)
-    )
+CONTESTANT = Contestant(
+    "Paimon",
+    f"{VERSION} on Spark {SPARK_VERSION}",
+    partial(_started, table=(BUCKETS,)),
+    FAIRNESS,
+    (*SPARK[:2], BUCKETS),
+)

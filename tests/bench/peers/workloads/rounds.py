@@ -51,7 +51,7 @@ WORKLOAD = Workload(
         lakestore_lake.CONTESTANT,
         spark_iceberg.contestant(2),
         spark_iceberg.contestant(3),
-        paimon.contestant(has_vectors=False),
+        paimon.CONTESTANT,
         ducklake.CONTESTANT,
     ),
     prepare=prepare,
