@@ -192,8 +192,9 @@ class ObjectLog:
         self._senders.stop()
 
     def remove_before(self, position: int) -> None:
-        """Remove the whole blocks before a position. The first call also removes the last closed block once more: its
-        removal may be unfinished. As long as the first block stays, an object says where the log begins in it."""
+        """Remove the whole blocks before a position. The first call, and the one after a failure, also remove the last
+        closed block once more: its removal may be unfinished. As long as the first block stays, an object says where
+        the log begins in it."""
         if self._keeps_all:
             return
         end = (position >> INDEX_BITS) // self._objects.block
@@ -207,6 +208,7 @@ class ObjectLog:
             for block in range(first, end):
                 self._objects.remove(block)
         except StoreError as error:
+            self._is_swept = False
             raise Unavailable(str(error)) from error
 
     def close(self) -> None:

@@ -41,6 +41,9 @@ class Shop(ObjectStore):
     def has(self, name: str) -> bool:
         return bool(self._watched("has", name, lambda: super(Shop, self).has(name)))
 
+    def remove(self, names: Sequence[str]) -> None:
+        self._watched("remove", names[0] if names else "", lambda: super(Shop, self).remove(names))
+
     def _watched(self, method: str, name: str, work: Callable[[], Any]) -> Any:
         self.requests.append((method, name))
         self.before(method, name)
@@ -318,6 +321,25 @@ def test_an_unfinished_removal_is_finished_by_the_next_server(store: Shop, opene
     opened_again = ObjectLog(store, PLACE, races=False, block=2)
     opened_again.remove_before(at(0))
     assert [store.get(name(number)) is None for number in range(3)] == [True, True, False]
+
+
+def test_a_removal_that_failed_is_finished_by_the_next_one(store: Shop, opened: Callable[..., ObjectLog]) -> None:
+    log = opened(block=2)
+    for number in range(7):
+        sent(log, b"%d" % number)
+    log.remove_before(at(2))
+
+    def refuse(method: str, _of: str) -> None:
+        if method == "remove":
+            raise StoreError("the store does not answer")
+
+    store.before = refuse
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="does not answer"):
+            log.remove_before(at(6))
+    store.before = lambda *_: None
+    log.remove_before(at(6))
+    assert [store.get(name(number)) is None for number in range(7)] == [True] * 6 + [False]
 
 
 def test_the_first_open_block_is_found_by_few_questions(store: Shop) -> None:
