@@ -21,10 +21,10 @@ from tests.support import sqllogictest
 from tests.support.postgres import Postgres
 from tests.support.seeds import seed
 
-FILES_EVERY, QUERIES = 12, 10
+FILES_EVERY, QUERIES = 60, 16
 """Of a short run: one file in so many, and the queries of each."""
 LONG_SECONDS, LONG_QUERIES = 3_000.0, 150
-QUERIES_FEWEST = 400
+QUERIES_FEWEST = 100
 
 
 class Comparison:
