@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ GRANTS = {"ann": {"shop.*": ["read"]}, "ben": {"shop.orders": ["read"]}, "root":
 SCHEMA = pa.schema([("id", pa.int64()), ("customer", pa.string()), ("amount", pa.decimal128(12, 2))])
 LONG = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range * b.range % 7 = 8"
 """A query that runs until it is ended."""
+COOKIE_TRIES = 10
+"""Sets of an option after which a client that has no cookie was sent none."""
 
 
 @pytest.fixture(scope="module")
@@ -326,10 +329,16 @@ def test_a_session_has_options(served: Served) -> None:
 
 def test_adbc_sets_session_options_when_it_keeps_cookies(served: Served) -> None:
     with adbc(served, **{DatabaseOptions.WITH_COOKIE_MIDDLEWARE.value: "true"}) as connection:
-        connection.adbc_current_db_schema = "shop"
+        # arrow-go drops the headers of a call, and the cookie, if the call's end comes before them (arrow-go GH-755).
+        for _ in range(COOKIE_TRIES):
+            connection.adbc_current_db_schema = "shop"
+            with suppress(adbc_driver_manager.Error):
+                if connection.adbc_current_db_schema == "shop":
+                    break
         assert connection.adbc_current_db_schema == "shop"
         connection.adbc_current_catalog = "lake"
         assert connection.adbc_current_catalog == "lake"
+        assert connection.adbc_current_db_schema == "shop"
 
 
 def test_a_query_is_cancelled_before_and_while_it_runs(served: Served, ann: FlightClient) -> None:
