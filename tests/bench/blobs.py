@@ -26,7 +26,7 @@ def random_blobs(seed: int = 15) -> list[list[bytes]]:
 
 
 def batch_of(rows: Sequence[bytes]) -> pa.RecordBatch:
-    """Such rows as a batch."""
+    """A record batch with one binary column `value`, one row for each element of `rows`."""
     return pa.record_batch([pa.array(rows, pa.binary())], names=["value"])
 
 

@@ -29,7 +29,7 @@ def pace(folder: Path) -> Pace:
 
 
 def description() -> str:
-    """What the machine is: system, processor, memory, Python."""
+    """One line about this machine for the head of a table: system, processor, memory, version of Python."""
     processor = next((value for name, value in _lines("/proc/cpuinfo") if name == "model name"), platform.machine())
     memory = next((int(value.split()[0]) for name, value in _lines("/proc/meminfo") if name == "MemTotal"), 0)
     return (

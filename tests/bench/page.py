@@ -17,7 +17,7 @@ UNKNOWN_CAUSE = "The cause is not known yet."
 
 
 def text(page: str, tables: Sequence[Mapping[str, Any]]) -> str:
-    """The page with its tables made anew: contests first, then the others, by their titles."""
+    """`page` with the part between `BEGIN` and `END` replaced by all tables: contests first, each kind by title."""
     head, rest = page.split(BEGIN)
     tail = rest.split(END)[1]
     contests = [table for table in tables if "contest" in table]

@@ -130,15 +130,15 @@ def measure(
 
 
 def write(title: str, run: Run, content: Mapping[str, Any]) -> None:
-    """Replace the table of this title by what a run measured: `figures`, or the `contest` of a workload. Make the page
-    anew."""
+    """Replace the table of this title by what a run measured: `figures`, or the `contest` of a workload. Write
+    the pages."""
     FOLDER.mkdir(exist_ok=True)
     file_of(title).write_text(json.dumps(table(title, run, content), indent=1, ensure_ascii=False) + "\n")
     refresh()
 
 
 def refresh() -> None:
-    """Make the page's tables anew: `python -m tests.bench.report`."""
+    """Write the tables of docs/benchmarks.md from the files: `python -m tests.bench.report`."""
     PAGE.write_text(page.text(PAGE.read_text(), tables()))
 
 

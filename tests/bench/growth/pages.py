@@ -31,7 +31,7 @@ _NONE = "Not measured yet: `make bench growth`.\n"
 
 
 def page(text: str) -> str:
-    """The page with its tables made anew."""
+    """`text` with each marked section replaced by a table of the current figures."""
     for name, section in _SECTIONS.items():
         head, _, rest = text.partition(f"<!-- {name} -->")
         tail = rest.partition(f"<!-- end of {name} -->")[2]

@@ -24,7 +24,7 @@ from lakestore.errors import Unavailable
 
 ROUNDS = 3
 MORE, LESS = "more", "less"
-"""Which values of a measure are better."""
+"""Values of `Measure.better`: a rate is better if it is higher, a time if it is lower."""
 
 
 class Missing(RuntimeError):
@@ -42,7 +42,7 @@ class Setting:
     name: str
     value: str
     source: str
-    """Who recommends it."""
+    """The document that recommends this value, or the trial that chose it. The page prints it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Contestant:
     start: Callable[[Path], AbstractContextManager[Any]]
     """Starts the system with its data in a folder. Raises `Missing` or `Unavailable` if it cannot be had."""
     fairness: str
-    """What the system has done when it acknowledges a write: fsync or not."""
+    """Whether a write is on the disk or only in the page cache when the system acknowledges it. The page prints it."""
     settings: Sequence[Setting] = ()
 
 
@@ -180,7 +180,7 @@ def summary(rounds: Sequence[float]) -> dict[str, Any]:
 
 
 def paced(rate: int, count: int) -> Iterator[int]:
-    """So many numbers, each when it is due; one that is late does not delay the next."""
+    """Yield 0 to `count` - 1 at `rate` numbers a second. A late number does not delay the next one."""
     began = time.perf_counter()
     for number in range(count):
         time.sleep(max(0.0, began + number / rate - time.perf_counter()))

@@ -78,7 +78,7 @@ def _folder() -> Path:
 
 @cache
 def order_file(rows: int) -> Path:
-    """So many orders."""
+    """The Parquet file of the first `rows` orders; made once a process."""
     file = _folder() / f"orders-{rows}.parquet"
     with pq.ParquetWriter(file, SCHEMA, compression="zstd") as out:
         for start in range(0, rows, MILLION):
@@ -88,7 +88,7 @@ def order_file(rows: int) -> Path:
 
 @cache
 def change_file(rows: int, changed: int, number: int) -> Path:
-    """So many orders of a table with new values, each at most once."""
+    """The Parquet file of change `number`: new values of `changed` of the `rows` orders, each order at most once."""
     file = _folder() / f"change-{rows}-{changed}-{number}.parquet"
     ids = np.random.default_rng((rows, changed, number)).choice(rows, changed, replace=False)
     pq.write_table(pa.Table.from_batches([orders(ids, 1_000_000_007 + number)]), file, compression="zstd")

@@ -27,14 +27,20 @@ from tests.support.java_source import compiled
 SERVER_VERSION, CLIENT_VERSION = "0.9.1-incubating", "1.0.0"
 START_SECONDS, CHECKED_KEYS = 60.0, 200
 QUICK_ROWS = (
-    Setting("client.writer.batch-timeout", "0ms", "the least; the default is 100 ms"),
-    Setting("client.scanner.log.fetch.wait-max-time", "0ms", "the least; an append does not wake a fetch that waits"),
+    Setting("client.writer.batch-timeout", "0ms", "Fluss's ConfigOptions: the default of 100 ms delays each append"),
+    Setting(
+        "client.scanner.log.fetch.wait-max-time",
+        "0ms",
+        "Fluss's ConfigOptions: the default is 500 ms; an append does not wake a fetch that waits",
+    ),
 )
-QUICK_SESSIONS = Setting("zookeeper.client.session-timeout", "4s", "the least of ZooKeeper; the default is 60 s")
+QUICK_SESSIONS = Setting(
+    "zookeeper.client.session-timeout", "4s", "ZooKeeper's minSessionTimeout of two ticks; Fluss's default is 60 s"
+)
 QUICK_LOOKUPS = Setting(
     "client.lookup.batch-timeout",
     "100micro",
-    "the least that works: 0 hangs; the default of 100 ms delays each look-up",
+    "Fluss's ConfigOptions: the default of 100 ms delays each look-up; 0 hangs in client 1.0.0",
 )
 _LOGGING = ("org.slf4j:slf4j-api:1.7.36", "org.slf4j:slf4j-simple:1.7.36")
 _SERVER = (f"org.apache.fluss:fluss-server:{SERVER_VERSION}", *_LOGGING)

@@ -21,7 +21,7 @@ from tests.support.older_spark import OlderSpark, Refused
 
 VERSION = "0.9.0"
 FAIRNESS = "Files are written through Paimon's local file system, without fsync."
-BUCKETS = Setting("bucket", "2", "Paimon's page of primary keys: 200 MB to 1 GB a bucket; as many as cores")
+BUCKETS = Setting("bucket", "2", "Paimon's page of primary key tables: 200 MB to 1 GB in a bucket; one writer for each")
 _COLUMNS = (
     "order_id BIGINT NOT NULL, customer STRING, status STRING, amount DOUBLE, quantity INT, price DOUBLE,"
     " created_at TIMESTAMP, note STRING"

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from os import cpu_count
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -18,11 +19,15 @@ from tests.bench.bed import CONF
 from tests.bench.peers.contest import Contestant, Missing, Setting
 from tests.bench.peers.order_changes import SQL_MERGE, SUMS, Change, Sums
 
-_TUNING, _ICEBERG = "Spark's SQL performance tuning guide", "Iceberg's write properties"
-_AWS = "AWS guidance for Iceberg, optimizing write performance"
+_TUNING, _AWS = (
+    "Spark's SQL performance tuning guide",
+    "AWS Prescriptive Guidance, Iceberg, optimizing write performance",
+)
 SPARK = (
     Setting("spark.driver.memory", CONF["spark.driver.memory"], "executors and driver are one process here"),
-    Setting("spark.sql.shuffle.partitions", CONF["spark.sql.shuffle.partitions"], f"{_TUNING}: as many as cores"),
+    Setting(
+        "spark.sql.shuffle.partitions", str(2 * (cpu_count() or 1)), "Spark's tuning guide: 2 to 3 tasks for each core"
+    ),
     Setting("spark.log.level", "ERROR", "less to print"),
 )
 """Of the one Spark. Adaptive query execution is on, as it is shipped."""
@@ -33,8 +38,7 @@ MERGE = (
 PROPERTIES = (
     Setting("write.merge.mode", "merge-on-read", _AWS),
     Setting("write.distribution-mode", "none", _AWS),
-    Setting("write.merge.distribution-mode", "none", _AWS),
-    Setting("write.delete.granularity", "file", _ICEBERG),
+    Setting("write.merge.distribution-mode", "none", f"{_AWS}, of write.distribution-mode"),
 )
 FAIRNESS = "Files are written through Hadoop's local file system, without fsync."
 
