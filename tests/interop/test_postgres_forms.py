@@ -87,7 +87,7 @@ def check(connection: psycopg.Connection[Any], column: pa.Array, name: str, zone
         ours = types.postgres_type(batch.schema.field(0))
         assert (ours.oid, ours.size, ours.modifier) == (result.ftype(0), result.fsize(0), result.fmod(0))
         if name not in ("timetz", "numeric", "numeric(70,35)", "numeric(70,35)[]"):  # no parameter has so many digits
-            given_back = [values.parameter(ours.oid, is_binary, answer, zone=zone) for answer in answers[:10]]
+            given_back = [values.parameter(ours.oid, is_binary, answer, zone=zone).column for answer in answers[:10]]
             written = texts.text(column[:10], zone).to_pylist()
             assert [texts.text(value, zone)[0].as_py() for value in given_back] == written
 
@@ -339,7 +339,7 @@ def test_a_text_has_the_meaning_of_the_server(connection: psycopg.Connection[Any
     connection.execute(f"SET TimeZone = '{zone}'")
     row = connection.execute(f"SELECT '{text}'::{name}::text").fetchone()
     assert row is not None
-    value = values.parameter(oid_of(connection, name), False, text.encode(), zone=zone)
+    value = values.parameter(oid_of(connection, name), False, text.encode(), zone=zone).column
     assert texts.text(value, zone)[0].as_py() == ({"true": "t", "false": "f"}[row[0]] if name == "bool" else row[0])
 
 
@@ -347,7 +347,7 @@ def test_a_text_has_the_meaning_of_the_server(connection: psycopg.Connection[Any
 def test_any_bytes_are_a_value_or_refused(oid: int, data: bytes) -> None:
     for is_binary in (False, True):
         try:
-            value = values.parameter(oid, is_binary, data)
+            value = values.parameter(oid, is_binary, data).column
         except (values.BadText, values.BadBinary, values.ValueOutOfRange):
             continue
         assert len(value) == 1

@@ -494,9 +494,9 @@ def test_a_client_that_does_not_read_its_key_queries_stops_them(tmp_path: Path) 
     with with_orders(tmp_path) as served:
         served.lake.table("shop.orders").upsert([{"id": 7, "who": text}])
         with prepared(served) as plain:
-            lock, keyed = connections(served)[0]._lock, served.server.queries.figures.keyed  # type: ignore[union-attr]
+            changed, keyed = connections(served)[0]._changed, served.server.queries.figures.keyed  # type: ignore[union-attr]
             plain.sendall(looked_up("7") * count)
-            until(lambda: lock._waiters or keyed["postgres"] > count, "the server waits for its client")  # type: ignore[attr-defined]
+            until(lambda: changed._waiters or keyed["postgres"] > count, "the server waits for its client")  # type: ignore[attr-defined]
             assert keyed["postgres"] < count // 2
             replies = until_ready(plain, count)
     assert sum(reply.kind == "D" and reply.values == [text.encode()] for reply in replies) == count

@@ -38,7 +38,10 @@ class Grant:
 
     def covers(self, target: str) -> bool:
         """Whether the patterns cover a table, or every table of a target that ends in `*`."""
-        return any(_covers(pattern, target) for pattern in self.tables)
+        for pattern in self.tables:  # every call asks, and a generator takes three times as long
+            if pattern == target or (pattern.endswith("*") and target.startswith(pattern[:-1])):
+                return True
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +55,17 @@ class Principal:
 
     def may(self, right: str, target: str) -> bool:
         """Whether the principal has a right on a table, on all of `namespace.*`, or on everything, `*`."""
-        return any(right in grant.rights and grant.covers(target) for grant in self.grants)
+        for grant in self.grants:
+            if right in grant.rights and grant.covers(target):
+                return True
+        return False
 
     def may_somewhere(self, right: str) -> bool:
         """Whether the principal has a right on any table."""
-        return any(right in grant.rights and grant.tables for grant in self.grants)
+        for grant in self.grants:
+            if right in grant.rights and grant.tables:
+                return True
+        return False
 
     def sees(self, target: str) -> bool:
         """Whether the principal has any right on a table and so may know that it exists."""
@@ -272,7 +281,3 @@ def _moment(name: str, said: Any) -> int:
 
 def _is_valid(known: TokenHash, now_us: int) -> bool:
     return known.until_us is None or now_us < known.until_us
-
-
-def _covers(pattern: str, target: str) -> bool:
-    return target.startswith(pattern[:-1]) if pattern.endswith("*") else pattern == target

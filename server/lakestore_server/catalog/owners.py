@@ -8,9 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 
 from lakestore.errors import Denied, Invalid, LakestoreError
@@ -55,14 +54,20 @@ APPROVAL = "approve"
 _WHAT_CHARS_MAX = 2_000
 
 
-@contextmanager
-def called_by(principal: Principal) -> Iterator[None]:
+class called_by:  # noqa: N801 - read as a verb: `with called_by(principal)`
     """Run a block for a principal."""
-    token = CALLER.set(principal)
-    try:
-        yield
-    finally:
-        CALLER.reset(token)
+
+    __slots__ = ("_principal", "_token")
+    _token: Token[Principal]
+
+    def __init__(self, principal: Principal) -> None:
+        self._principal = principal
+
+    def __enter__(self) -> None:
+        self._token = CALLER.set(self._principal)
+
+    def __exit__(self, *_: object) -> None:
+        CALLER.reset(self._token)
 
 
 class OwnerDenied(Denied):

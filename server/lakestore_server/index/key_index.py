@@ -291,6 +291,8 @@ class Index:
                 return values
             keys = reading.keys.take(missing) if len(missing) < len(values) else reading.keys
             values[missing] = overlay.get(keys)
+        if len(values) == 1 and values[0] != MISS:
+            return values
         try:
             missing = np.flatnonzero(values == MISS)
             if not len(missing):

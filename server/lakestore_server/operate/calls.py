@@ -10,7 +10,6 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from lakestore.errors import LakestoreError, Unavailable
@@ -54,7 +53,9 @@ class Calls:
 
     def __init__(self, clock: Clock, slow_seconds: float = 0.0) -> None:
         self._clock, self._slow_seconds = clock, slow_seconds
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        """Its own `with` is a method in Python, so calls take the lock."""
         self._is_draining = False
         self._running: Counter[str] = Counter()
         self._followers: set[_Follower] = set()
@@ -105,7 +106,7 @@ class Calls:
     ) -> Iterator[Any]:
         """The messages of a waiting stream; a drain wakes it. A drain ends a change stream early with an error for its
         reader. A stream of commits ends by itself after the answers to its accepted commits."""
-        follower = _Follower(listener, self._refuse_when_draining)
+        follower = _Follower(listener, self.refuse_when_draining)
         with self.call(method, is_stream=True):
             with self._changed:
                 self._followers.add(follower)
@@ -113,41 +114,43 @@ class Calls:
                 for item in verb(request, follower):
                     yield item
                     if method == "Changes":
-                        self._refuse_when_draining()
+                        self.refuse_when_draining()
             finally:
                 with self._changed:
                     self._followers.discard(follower)
 
-    def _refuse_when_draining(self) -> None:
+    def refuse_when_draining(self) -> None:
+        """Raises `Unavailable` during a drain."""
         if self._is_draining:
             raise Unavailable(DRAINING, retry_after=RETRY_AFTER_SECONDS)
 
-    @contextmanager
-    def call(self, method: str, *, is_stream: bool = False) -> Iterator[None]:
+    def call(self, method: str, *, is_stream: bool = False) -> _Call:
         """Count and time the block as a call; it is refused during a drain."""
-        began, code = self._clock.monotonic(), "ok"
-        with self._changed:
+        return _Call(self, method, is_stream=is_stream)
+
+    def begin(self, method: str) -> float:
+        """Count a call that begins; the time of its begin."""
+        began = self._clock.monotonic()
+        with self._lock:
             self._running[method] += 1
-        try:
-            self._refuse_when_draining()
-            yield
-        except LakestoreError as error:
+        return began
+
+    def end(self, method: str, began: float, error: BaseException | None, *, is_stream: bool) -> None:
+        """Count and time a call that has ended."""
+        if error is None:
+            code = "ok"
+        elif isinstance(error, LakestoreError):
             code = error.kind
             self._refuse(method, error)
-            raise
-        except GeneratorExit:
-            code = "cancelled"
-            raise
-        except BaseException:
-            code = "Internal"
-            raise
-        finally:
-            self._end(method, code, self._clock.monotonic() - began, is_stream=is_stream)
-
-    def _end(self, method: str, code: str, seconds: float, *, is_stream: bool) -> None:
-        with self._changed:
+        else:
+            code = "cancelled" if isinstance(error, GeneratorExit) else "Internal"
+        seconds = self._clock.monotonic() - began
+        with self._lock:
             self._running[method] -= 1
-            self._seconds.setdefault((method, code), Histogram()).add(seconds)
+            histogram = self._seconds.get((method, code))
+            if histogram is None:
+                histogram = self._seconds[method, code] = Histogram()
+            histogram.add(seconds)
             if self._is_draining:
                 self._changed.notify_all()
         if self._slow_seconds and seconds > self._slow_seconds and not is_stream:
@@ -159,3 +162,24 @@ class Calls:
             return
         level = logging.ERROR if error.kind in _DEFECTS else logging.INFO
         event_log.event(log, level, "refused", method=method, code=error.kind, count=count, newest=error.message)
+
+
+class _Call:
+    """The block of a call. A class, because a generator takes three times as long."""
+
+    __slots__ = ("_began", "_calls", "_is_stream", "_method")
+
+    def __init__(self, calls: Calls, method: str, *, is_stream: bool) -> None:
+        self._calls, self._method, self._is_stream = calls, method, is_stream
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._began = self._calls.begin(self._method)
+        try:
+            self._calls.refuse_when_draining()
+        except Unavailable as error:
+            self.__exit__(None, error, None)
+            raise
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._calls.end(self._method, self._began, error, is_stream=self._is_stream)

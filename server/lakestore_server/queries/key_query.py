@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -33,9 +33,11 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.access.callers import Caller
 from lakestore_server.host.page_faults import disk_reads
 from lakestore_server.queries.answer import Answer
+from lakestore_server.queries.parameter import Parameter
 from lakestore_server.queries.postgres.rows import DataRows, SingleRow
 from lakestore_server.queries.question import Description, Dialect, Figures, Form, Part, Question
 from lakestore_server.queries.rpcs import Rpcs
+from lakestore_server.read.lookup import KeyRow
 
 TEXT_CHARS_MAX = 4_096
 TEXTS_MAX = 1_024
@@ -300,8 +302,8 @@ class KeyForm:
     """Encoders of one row, by the formats of the columns and the session's zone."""
     derived: dict[Any, Any] = field(default_factory=dict)
     """The `derived` of every answer."""
-    _plain: pa.Schema | None = None
-    """A schema of look-ups that equals the answer's."""
+    _fitting: pa.Schema | None = None
+    """A schema of look-ups that has the answer's types."""
 
     @staticmethod
     def bound(text: KeyText, table: Table, dialect: Dialect) -> KeyForm | None:
@@ -330,14 +332,21 @@ class KeyForm:
 
     def shown(self, stored: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of a look-up under the names and in the types of the answer. `stored` is their schema."""
-        if stored is self._plain:
-            return rows
         columns = rows.columns
-        if stored.types != self.schema.types:
+        if not self._fits(stored):
             columns = [column.cast(kind) for column, kind in zip(columns, self.schema.types, strict=True)]
-        elif stored == self.schema:
-            self._plain = stored
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _fits(self, stored: pa.Schema) -> bool:
+        if stored is not self._fitting and stored.types == self.schema.types:
+            self._fitting = stored
+        return stored is self._fitting
+
+    def row_part(self, row: KeyRow, question: Question) -> Part:
+        """The row, or no row, in the form that was asked for."""
+        if row.stored is None or question.form is not Form.ROWS or not self._fits(row.schema):
+            return self.part(self.shown(row.schema, row.batch()), question)
+        return Part(1, memoryview(self._encoder(question).message(row.values())))
 
     def part(self, rows: pa.RecordBatch, question: Question) -> Part:
         """The rows in the form that was asked for."""
@@ -348,14 +357,18 @@ class KeyForm:
             return Part(count, memoryview(rows.serialize()))
         if count > 1:
             return Part(count, DataRows(self.schema, formats, zone).rows(rows).data)
+        return Part(1, memoryview(self._encoder(question).message([column[0] for column in rows.columns])))
+
+    def _encoder(self, question: Question) -> SingleRow:
+        formats, zone = question.binary, question.zone
         encoder = self.encoders.get((formats, zone))
         if encoder is None:
             encoder = SingleRow(self.schema, formats, zone)
             if len(self.encoders) < ENCODERS_MAX:
                 self.encoders[formats, zone] = encoder
-        return Part(1, memoryview(encoder.message(rows)))
+        return encoder
 
-    def keys(self, given: pa.RecordBatch | None) -> bytes | pa.RecordBatch | None:
+    def keys(self, given: Sequence[Parameter]) -> bytes | pa.RecordBatch | None:
         """The key in the form of `pb.LookupRequest.key`, or keys as rows; None if only the process compares these
         values."""
         values = self._values(given)
@@ -371,20 +384,19 @@ class KeyForm:
                 return None
         return pa.RecordBatch.from_arrays(arrays, names=list(self.table.primary_key))
 
-    def _values(self, given: pa.RecordBatch | None) -> list[list[Any]] | None:
-        if (0 if given is None else given.num_columns) != len(self.parameters):
+    def _values(self, given: Sequence[Parameter]) -> list[list[Any]] | None:
+        if len(given) != len(self.parameters):
             return None
         parameters: list[Any] = []
-        if given is not None:
-            for column, kind in zip(given.columns, self.parameters, strict=True):
-                if not _is_alike(column.type, kind):
-                    return None
-                parameters.append(column[0].as_py())
+        for parameter, kind in zip(given, self.parameters, strict=True):
+            if parameter.kind is not kind and not _is_alike(parameter.kind, kind):
+                return None
+            parameters.append(parameter.value)
         values = [
             [parameters[each.number - 1] if each.number else each.value for each in operands]
             for operands in self.operands
         ]
-        return None if any(value is None for found in values for value in found) else values
+        return None if any([None in found for found in values]) else values
 
 
 def _is_plain(text: KeyText, table: Table, columns: Sequence[tuple[str, str]]) -> bool:
@@ -435,17 +447,17 @@ class KeyAnswer(Answer):
     is_whole = True
 
     def __init__(
-        self, form: KeyForm, rows: pa.RecordBatch, token: str, part: Part, check: Callable[[], object]
+        self, form: KeyForm, rows: Callable[[], pa.RecordBatch], token: str, part: Part, check: Callable[[], object]
     ) -> None:
         """`check` raises an error if the caller may no longer read the table."""
         super().__init__(form.schema, token, (), form.derived)
         self._rows, self.part, self._check = rows, part, check
-        self.figures = Figures(rows=rows.num_rows)
+        self.figures = Figures(rows=part.rows)
 
     @property
     def rows(self) -> pa.RecordBatch:
         """The rows under the names of the answer."""
-        return pa.RecordBatch.from_arrays(self._rows.columns, schema=self.schema)
+        return self._rows()
 
     def parts(self) -> Iterator[Part]:
         if self.part.rows:
@@ -509,35 +521,37 @@ class KeyQueries:
             request.key = keys
         else:
             request.keys = ipc.encode(keys.schema, [keys])
+        check = partial(self._check, caller, form)
         try:
-            if waits:
-                found = self._row(caller, form, request) or self._rows(caller, form, request)
-            else:
-                found = self._row_at_once(caller, form, request)
+            row = self._row(caller, form, request) if waits else self._row_at_once(caller, form, request)
+            if row is not None:
+                rows = partial(self._shown, form, row)
+                return KeyAnswer(form, rows, row.view.token(), form.row_part(row, question), check)
+            found = self._rows(caller, form, request) if waits else None
         except NotFresh:
             raise
         except LakestoreError:  # the process meets it too, and words it
             return None
         if found is None:
             return None
-        rows, token = found
-        return KeyAnswer(form, rows, token, form.part(rows, question), lambda: self._check(caller, form))
+        batch, token = found
+        return KeyAnswer(form, lambda: batch, token, form.part(batch, question), check)
+
+    @staticmethod
+    def _shown(form: KeyForm, row: KeyRow) -> pa.RecordBatch:
+        return form.shown(row.schema, row.batch())
 
     def _check(self, caller: Caller, form: KeyForm) -> None:
         self._rpcs.begin(caller, "Lookup").request(pb.LookupRequest(table=form.table.name))
 
-    def _row(self, caller: Caller, form: KeyForm, request: pb.LookupRequest) -> tuple[pa.RecordBatch, str] | None:
-        """(rows, token) for one key at the newest commit, in half the time of `_rows`."""
+    def _row(self, caller: Caller, form: KeyForm, request: pb.LookupRequest) -> KeyRow | None:
+        """The row of one key at the newest commit, in half the time of `_rows`; None if `_rows` must answer."""
         if not request.key or request.at or request.HasField("require"):
             return None
         found = self._rpcs.key_row(caller, request)
-        if found is None or found.table is not form.table:
-            return None
-        return form.shown(found.answers.schema, found.batch()), found.view.token()
+        return found if found is not None and found.table is form.table else None
 
-    def _row_at_once(
-        self, caller: Caller, form: KeyForm, request: pb.LookupRequest
-    ) -> tuple[pa.RecordBatch, str] | None:
+    def _row_at_once(self, caller: Caller, form: KeyForm, request: pb.LookupRequest) -> KeyRow | None:
         """`_row`; if it had to read the disk, the next look-ups may have to as well, so they go where one may wait."""
         began = time.monotonic()
         try:

@@ -37,6 +37,7 @@ from lakestore.wire import pipe, rpc
 from lakestore.wire.pipe import Verb
 from lakestore_server.host import priority
 from lakestore_server.host.child import INTERRUPT, PartPieces
+from lakestore_server.queries.parameter import Parameter
 from lakestore_server.queries.postgres import dialect, types
 from lakestore_server.queries.postgres.catalog import SERVER_ROLE, Session
 from lakestore_server.queries.postgres.rows import CopyBinary, CopyText, DataRows, RowEncoder
@@ -262,7 +263,7 @@ def _query(question: Question, bounds: Bounds, tables: Callable[[], Sequence[Tab
     rows_max = None if question.rows_max is None else question.rows_max + 1
     return sql.Query(
         text,
-        None if given is None else [_python_value(column) for column in given.columns],
+        [_python_value(each) for each in given] if given else None,
         question.at or None,
         question.require,
         bounds=sql.Bounds(bounds.memory_bytes, rows_max),
@@ -271,16 +272,17 @@ def _query(question: Question, bounds: Bounds, tables: Callable[[], Sequence[Tab
         has_origins=question.dialect is Dialect.POSTGRES,
         search_path=search_path,
         extra=extra,
-        kinds=() if given is None else [sql_parameters.sql_type(kind) for kind in given.schema.types],
+        kinds=[sql_parameters.sql_type(each.kind) for each in given],
     )
 
 
-def _python_value(column: pa.Array) -> Any:
-    """The only value of a column as DuckDB takes it."""
-    if pa.types.is_interval(column.type) and column[0].is_valid:
-        months, days, nanos = column[0].as_py()
+def _python_value(parameter: Parameter) -> Any:
+    """The value of a parameter as DuckDB takes it."""
+    value = parameter.value
+    if pa.types.is_interval(parameter.kind) and value is not None:
+        months, days, nanos = value
         return f"{months} months {days} days {nanos // 1_000} microseconds"
-    return column[0].as_py()
+    return value
 
 
 def _encoder(question: Question, schema: pa.Schema) -> RowEncoder | None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from lakestore.errors import Exhausted
 from lakestore.model.alteration import Requirement
+from lakestore_server.queries.parameter import Parameter, parameters_of, row_of
 from lakestore_server.queries.postgres.rows import CopyOptions
 
 READS_ONLY = "this port only reads, so write by the Python client, `lakestore write`, Spark or the Kafka bridge"
@@ -68,8 +69,8 @@ class Question:
     """One text, and how to answer it."""
 
     text: str
-    parameters: pa.RecordBatch | None = None
-    """One row; column n is `$n`."""
+    parameters: tuple[Parameter, ...] = ()
+    """The values of `$1`, `$2`, …"""
     at: str = ""
     """A token or a time; empty for the newest commit."""
     require: Requirement | None = None
@@ -106,7 +107,7 @@ class Question:
             "copy": asdict(self.copy),
             "bounds": asdict(bounds),
         }
-        return _joined(said, b"" if self.parameters is None else _stream_of(self.parameters))
+        return _joined(said, _stream_of(row_of(self.parameters)) if self.parameters else b"")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> tuple[Self, Bounds]:
@@ -117,7 +118,7 @@ class Question:
         said |= {"dialect": Dialect(said["dialect"]), "form": Form(said["form"])}
         said |= {name: tuple(said[name]) for name in ("search_path", "binary")}
         said["copy"] = CopyOptions(**said["copy"] | {"quoted": tuple(said["copy"]["quoted"])})
-        parameters = pa.ipc.open_stream(rest).read_next_batch() if len(rest) else None
+        parameters = parameters_of(pa.ipc.open_stream(rest).read_next_batch()) if len(rest) else ()
         return cls(parameters=parameters, **said), bounds
 
 

@@ -239,19 +239,33 @@ class KeyRow:
     view: View
     table: Table
     answers: _Answers
-    row: pa.RecordBatch | None
-    """None for a missing key."""
+    stored: pa.RecordBatch | None = None
+    """The batch with the row; None for a missing key."""
+    place: int = 0
+    """The row's place in the batch."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns in stored types; the same object for every row of a version."""
+        return self.answers.schema
 
     def batch(self) -> pa.RecordBatch:
         """The row, or no row, in stored types."""
-        return self.answers.no_row if self.row is None else self.row
+        if self.stored is None:
+            return self.answers.no_row
+        return self.stored.select(self.answers.places).slice(self.place, 1)
+
+    def values(self) -> list[pa.Scalar]:
+        """The values of the row, in half the time of `batch`."""
+        stored, place = self.stored, self.place
+        return [] if stored is None else [stored.column(at)[place] for at in self.answers.places]
 
     def message(self, bytes_max: int) -> pb.RowBatch | None:
         """The row as an answer; None if it takes more than so many bytes."""
         answers = self.answers
         data, crc = answers.nothing, answers.nothing_crc
-        if self.row is not None:
-            data = b"".join((answers.head, self.row.serialize(), STREAM_END))
+        if self.stored is not None:
+            data = b"".join((answers.head, self.batch().serialize(), STREAM_END))
             if len(data) > bytes_max:
                 return None
             crc = crc32c(data)
@@ -274,12 +288,12 @@ def row_of(engine: Engine, form_of: Callable[[Table], KeyForm], request: pb.Look
         return None
     view, offset = found
     if offset < 0:
-        return KeyRow(view, table, answers, None)
+        return KeyRow(view, table, answers)
     piece, row = view.by_uuid(table.uuid).logs[bucket].place_of(offset)
     if piece.schema_id != table.schema_id:
         return None
     stored = piece.load_rows(np.array((row,)), None)
-    return KeyRow(view, table, answers, stored.select(answers.places).slice(row, 1))
+    return KeyRow(view, table, answers, stored, row)
 
 
 def _live_offset(engine: Engine, table: Table, wanted: IndexKeys) -> tuple[View, int] | None:

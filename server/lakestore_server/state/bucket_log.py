@@ -323,7 +323,7 @@ class BucketLog:
 
     def place_of(self, offset: int) -> tuple[StoredBatch, int]:
         """(piece, row in it) of one offset."""
-        piece = self._batches[int(np.searchsorted(self._starts, offset, side="right")) - 1]
+        piece = self._batches[int(self._starts.searchsorted(offset, "right")) - 1]
         row = piece.place(offset)
         if row < 0:
             raise Internal(f"no row is left at offset {offset}")

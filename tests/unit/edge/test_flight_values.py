@@ -12,6 +12,7 @@ from lakestore_server.edge.flight import catalog_tables, messages, sql_info
 from lakestore_server.edge.flight.handles import BYTES_MAX, ENTRIES_MAX, IDLE_SECONDS, Handles
 from lakestore_server.edge.flight.options import AT, FRESHNESS, SessionOptions
 from lakestore_server.edge.flight.tickets import Seals
+from lakestore_server.queries.parameter import Parameter
 from lakestore_server.queries.question import Question
 from tests.support.seeds import seeded
 from tests.support.world.clock import HandClock
@@ -106,7 +107,7 @@ def test_a_ticket_keeps_the_whole_question() -> None:
     seals = Seals()
     question = Question(
         "SELECT 1",
-        parameters=pa.record_batch({"p": [1]}),
+        parameters=(Parameter.of(pa.array([1])),),
         at="2026-01-01T00:00Z",
         require=Requirement(1, 2, 3.0),
         search_path=("shop",),

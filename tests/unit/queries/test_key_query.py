@@ -23,6 +23,7 @@ from lakestore_server.access.admission import Admission
 from lakestore_server.main import KnownTables
 from lakestore_server.queries import key_query
 from lakestore_server.queries.key_query import RESERVED, KeyAnswer, KeyQueries, KeyText
+from lakestore_server.queries.parameter import Parameter
 from lakestore_server.queries.question import Dialect, Form, Question
 from lakestore_server.queries.rpcs import Rpcs
 from lakestore_server.queries.service import QuerySession
@@ -85,8 +86,8 @@ def asked(served: Served, text: str, *values: Any, **options: Any) -> KeyAnswer 
     return queries(served).answer(served.server.access.caller(), Question(text, _parameters(arrays), **options))
 
 
-def _parameters(arrays: list[pa.Array]) -> pa.RecordBatch | None:
-    return pa.RecordBatch.from_arrays(arrays, names=[f"p{i}" for i in range(len(arrays))]) if arrays else None
+def _parameters(arrays: list[pa.Array]) -> tuple[Parameter, ...]:
+    return tuple(map(Parameter.of, arrays))
 
 
 class World:

@@ -17,6 +17,7 @@ from lakestore.errors import Denied, Exhausted, Invalid, LakestoreError, NotAuth
 from lakestore.limits import Limits
 from lakestore_server.host.child import Child
 from lakestore_server.queries import service as module
+from lakestore_server.queries.parameter import Parameter
 from lakestore_server.queries.question import Cancelled, Form, Part, Question
 from lakestore_server.queries.service import QueryService, QuerySession
 from tests.support.rights import token_of, write_auth
@@ -329,7 +330,7 @@ def test_parameters_are_described_and_typed(served: Served) -> None:
     found = asked.describe(Question("SELECT id, name FROM orders WHERE id = $1 LIMIT $2", search_path=("shop",)))
     assert found.parameters == (pa.int64(), pa.int64())
     assert found.schema == pa.schema([("id", pa.int64()), ("name", pa.string())])
-    given = pa.record_batch({"p1": pa.array([3], pa.int64()), "p2": pa.array([5], pa.int64())})
+    given = Parameter(pa.int64(), 3), Parameter(pa.int64(), 5)
     question = Question("SELECT name FROM orders WHERE id = $1 LIMIT $2", given, search_path=("shop",))
     assert rows(asked, question) == [{"name": "order 3"}]
 

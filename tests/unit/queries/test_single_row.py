@@ -39,7 +39,7 @@ def test_a_single_row_is_the_message_that_the_kernels_write(data: st.DataObject)
     formats = data.draw(st.sampled_from([(), (True,)]) | st.tuples(*[st.booleans()] * len(names)))
     zone = data.draw(st.sampled_from(["UTC", "Europe/Paris"]))
     expected = bytes(DataRows(batch.schema, formats, zone).rows(batch).data)
-    assert SingleRow(batch.schema, formats, zone).message(batch) == expected
+    assert SingleRow(batch.schema, formats, zone).message([column[0] for column in batch.columns]) == expected
 
 
 @pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, values in EDGES.items() for value in values])
@@ -47,4 +47,4 @@ def test_a_single_row_of_an_edge_is_the_message_that_the_kernels_write(kind: str
     batch = pa.record_batch({"x": pa.array([value], arrow_type(kind))})
     for binary in (False, True):
         expected = bytes(DataRows(batch.schema, (binary,)).rows(batch).data)
-        assert SingleRow(batch.schema, (binary,)).message(batch) == expected
+        assert SingleRow(batch.schema, (binary,)).message([column[0] for column in batch.columns]) == expected

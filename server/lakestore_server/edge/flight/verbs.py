@@ -29,6 +29,7 @@ from lakestore_server.edge.flight.messages import Command, any_bytes, schema_byt
 from lakestore_server.edge.flight.options import SessionOptions
 from lakestore_server.edge.flight.tickets import Seals, Ticket
 from lakestore_server.host.clock import Clock
+from lakestore_server.queries.parameter import parameters_of
 from lakestore_server.queries.question import READS_ONLY, Cancelled, Question
 from lakestore_server.queries.service import QueryService, QuerySession
 
@@ -193,7 +194,7 @@ class Verbs:
         if table.num_rows > 1:
             raise Invalid(f"{table.num_rows:,} rows of parameters: a query takes one row, so run it once for each")
         batch = table.to_batches()[0] if table.num_rows else None
-        question = replace(prepared.question, parameters=batch)
+        question = replace(prepared.question, parameters=() if batch is None else parameters_of(batch))
         nbytes = len(question.text) + (0 if batch is None else batch.nbytes)
         self._prepared.put(peer.owner, handle, replace(prepared, question=question), nbytes)
         return pb.DoPutPreparedStatementResult(prepared_statement_handle=handle).SerializeToString()

@@ -48,6 +48,7 @@ from lakestore_server.edge.postgres.statements import (
 )
 from lakestore_server.edge.postgres.variables import AT, Variables
 from lakestore_server.queries.answer import Answer
+from lakestore_server.queries.parameter import Parameter
 from lakestore_server.queries.postgres import types, values
 from lakestore_server.queries.postgres.rows import CopyOptions
 from lakestore_server.queries.question import READS_ONLY, Description, Dialect, Form, Question
@@ -170,8 +171,8 @@ class Executor:
         self.allows_cursors = False
         if self.status == "I":
             self._end(undo=self._has_failed)
-            for name in list(self._portals):
-                self.forget_portal(name)
+            if self._portals:
+                self._close_portals()
         self._has_failed = False
 
     def _end(self, *, undo: bool) -> None:
@@ -180,15 +181,19 @@ class Executor:
         else:
             self.variables.commit()
         self._cut = ""
-        self._held |= set() if undo else self._holdable
-        self._holdable.clear()
-        for name in set(self._cursors) - self._held:
-            self._forget_cursor(name)
+        if self._cursors:
+            self._held |= set() if undo else self._holdable
+            self._holdable.clear()
+            for name in set(self._cursors) - self._held:
+                self._forget_cursor(name)
+
+    def _close_portals(self) -> None:
+        for name in list(self._portals):
+            self.forget_portal(name)
 
     def close(self) -> None:
         """Close every portal and cursor."""
-        for name in list(self._portals):
-            self.forget_portal(name)
+        self._close_portals()
         for name in list(self._cursors):
             self._forget_cursor(name)
 
@@ -239,7 +244,7 @@ class Executor:
     ) -> Answer:
         """Every question that is run passes here. Raises `MayWait`."""
         text = self._text(statement, given.data if given else ())
-        parameters = None if given is None or not given.data else self._parameters(given, waits=waits)
+        parameters = self._parameters(given, waits=waits) if given is not None and given.data else ()
         question = self._question(text, form, parameters, formats, copy)
         with _Placed(statement):
             answer = self._questions.run(question, waits=waits)
@@ -274,7 +279,7 @@ class Executor:
         self,
         text: str,
         form: Form,
-        parameters: pa.RecordBatch | None = None,
+        parameters: tuple[Parameter, ...] = (),
         formats: tuple[bool, ...] = (),
         copy: CopyOptions = USUAL_COPY,
     ) -> Question:
@@ -294,11 +299,10 @@ class Executor:
             copy=copy,
         )
 
-    def _parameters(self, given: Arguments, *, waits: bool) -> pa.RecordBatch:
-        """The values of a statement's parameters as one row. The server is asked for the types that the client does
-        not give."""
+    def _parameters(self, given: Arguments, *, waits: bool) -> tuple[Parameter, ...]:
+        """The values of a statement's parameters. The server is asked for the types that the client does not give."""
         prepared, count = given.prepared, len(given.data)
-        oids = [prepared.oid(number) for number in range(count)]
+        oids, zone = [prepared.oid(number) for number in range(count)], self.variables.reading.zone
         wanted: list[pa.DataType | None] = [None if oid == types.UNKNOWN else types.arrow_type(oid) for oid in oids]
         if None in wanted:
             described = self.description(prepared, waits=waits).parameters
@@ -308,11 +312,12 @@ class Executor:
                     f"bind message supplies {count} parameters, but prepared statement requires {len(described)}",
                 )
             wanted = [kind or described[number] for number, kind in enumerate(wanted)]
-        arrays = [
-            values.parameter(oid, bool(form), data, kind, self.variables.reading.zone)
-            for oid, form, data, kind in zip(oids, given.formats, given.data, wanted, strict=True)
-        ]
-        return pa.record_batch(arrays, [str(number + 1) for number in range(count)])
+        return tuple(
+            [
+                values.parameter(oid, bool(form), data, kind, zone)
+                for oid, form, data, kind in zip(oids, given.formats, given.data, wanted, strict=True)
+            ]
+        )
 
     # --- statements that the session answers
 

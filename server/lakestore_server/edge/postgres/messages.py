@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 PROTOCOL_MAJOR = 3
@@ -17,7 +18,8 @@ PROTOCOL_MINOR_MAX = 2
 CANCEL_CODE, TLS_CODE, GSS_CODE = 80_877_102, 80_877_103, 80_877_104
 START_BYTES_MAX = 10_000
 """The longest message of a client that is not authenticated."""
-_INT32, _INT16 = struct.Struct("!i"), struct.Struct("!h")
+_INT32, _INT16, _COUNT = struct.Struct("!i"), struct.Struct("!h"), struct.Struct("!H")
+_FORMATS = frozenset({0, 1})
 _HEAD = struct.Struct("!ci")
 
 
@@ -163,14 +165,19 @@ class Inbox:
         """The next whole message; None if its last byte has not come. Raises `MalformedMessage`."""
         if not self._is_started:
             return self._start_message()
-        if len(self._data) < 5:
+        if len(self._data) < _HEAD.size:
             return None
         kind, size = _HEAD.unpack_from(self._data)
         decoder = _DECODERS.get(kind)
         if decoder is None:
             raise MalformedMessage(f"a message begins with byte {kind[0]}, which names no kind of message")
         body = self._body(1, size)
-        return None if body is None else decoder(_Reader(body))
+        if body is None:
+            return None
+        reader = _Reader(body)
+        message = decoder(reader)
+        reader.ends()
+        return message
 
     def _start_message(self) -> Message | None:
         if len(self._data) < 4:
@@ -199,17 +206,14 @@ class _Reader:
         self._data, self._place = data, 0
 
     def int32(self) -> int:
-        return int(self._number(_INT32))
+        return self._numbers(_INT32)[0]
 
-    def int16(self) -> int:
-        return int(self._number(_INT16))
-
-    def _number(self, form: struct.Struct) -> int:
-        if self._place + form.size > len(self._data):
+    def _numbers(self, form: struct.Struct) -> tuple[int, ...]:
+        place = self._place
+        self._place = end = place + form.size
+        if end > len(self._data):
             raise MalformedMessage("a message ends before its last field")
-        number: int = form.unpack_from(self._data, self._place)[0]
-        self._place += form.size
-        return number
+        return form.unpack_from(self._data, place)
 
     def taken(self, size: int) -> bytes:
         end = self._place + size
@@ -233,12 +237,18 @@ class _Reader:
     def rest(self) -> bytes:
         return self.taken(len(self._data) - self._place)
 
-    def many(self, read: Callable[[], int]) -> tuple[int, ...]:
-        """A list of numbers, with their count before them."""
-        count = self.int16() & 0xFFFF
+    def many(self, letter: str) -> tuple[int, ...]:
+        """A list of numbers, with their count before them; `letter` is their form for `struct`."""
+        count = self.count()
+        if not count:
+            return ()
         if count > len(self._data):
             raise MalformedMessage("a list is longer than its message")
-        return tuple(read() for _ in range(count))
+        return self._numbers(_list_form(count, letter))
+
+    def count(self) -> int:
+        """The number of entries that follow."""
+        return self._numbers(_COUNT)[0]
 
     def value(self) -> bytes | None:
         size = self.int32()
@@ -247,6 +257,11 @@ class _Reader:
     def ends(self) -> None:
         if self._place != len(self._data):
             raise MalformedMessage("a message has bytes after its last field")
+
+
+@lru_cache(maxsize=256)
+def _list_form(count: int, letter: str) -> struct.Struct:
+    return struct.Struct(f"!{count}{letter}")
 
 
 def _start(reader: _Reader) -> Message:
@@ -270,18 +285,14 @@ def _start(reader: _Reader) -> Message:
 
 
 def _parse(reader: _Reader) -> Parse:
-    message = Parse(reader.text(), reader.text(), tuple(oid & 0xFFFFFFFF for oid in reader.many(reader.int32)))
-    reader.ends()
-    return message
+    return Parse(reader.text(), reader.text(), reader.many("I"))
 
 
 def _bind(reader: _Reader) -> Bind:
-    portal, statement, formats = reader.text(), reader.text(), reader.many(reader.int16)
-    count = reader.int16() & 0xFFFF
-    values = tuple(reader.value() for _ in range(count))
-    results = reader.many(reader.int16)
-    reader.ends()
-    if not {*formats, *results} <= {0, 1}:
+    portal, statement, formats, count = reader.text(), reader.text(), reader.many("h"), reader.count()
+    values = tuple([reader.value() for _ in range(count)])
+    results = reader.many("h")
+    if not _FORMATS.issuperset(formats) or not _FORMATS.issuperset(results):
         raise MalformedMessage("a format is neither 0, text, nor 1, binary")
     if len(formats) not in (0, 1, count):
         raise MalformedMessage(f"{len(formats)} formats do not belong to {count} parameters")
@@ -290,27 +301,26 @@ def _bind(reader: _Reader) -> Bind:
 
 def _named(reader: _Reader) -> tuple[str, str]:
     kind, name = reader.taken(1), reader.text()
-    reader.ends()
     if kind not in (b"S", b"P"):
         raise MalformedMessage("a name is neither that of a statement, S, nor that of a portal, P")
     return kind.decode(), name
 
 
 def _execute(reader: _Reader) -> Execute:
-    message = Execute(reader.text(), max(reader.int32(), 0))
-    reader.ends()
-    return message
+    return Execute(reader.text(), max(reader.int32(), 0))
 
 
 def _query(reader: _Reader) -> Query:
-    message = Query(reader.text())
-    reader.ends()
-    return message
+    return Query(reader.text())
 
 
 def _empty(message: Message) -> Callable[[_Reader], Message]:
+    return lambda _: message
+
+
+def _ignored(message: Message) -> Callable[[_Reader], Message]:
     def decoder(reader: _Reader) -> Message:
-        reader.ends()
+        reader.rest()
         return message
 
     return decoder
@@ -327,10 +337,10 @@ _DECODERS: Mapping[bytes, Callable[[_Reader], Message]] = {
     b"S": _empty(Sync()),
     b"H": _empty(Flush()),
     b"X": _empty(Terminate()),
-    b"F": lambda _: FunctionCall(),
-    b"d": lambda _: CopyMessage(),
-    b"c": lambda _: CopyMessage(),
-    b"f": lambda _: CopyMessage(),
+    b"F": _ignored(FunctionCall()),
+    b"d": _ignored(CopyMessage()),
+    b"c": _ignored(CopyMessage()),
+    b"f": _ignored(CopyMessage()),
 }
 
 
@@ -356,7 +366,7 @@ class Field:
 def framed(kind: bytes, *parts: bytes) -> bytes:
     """A message of the server."""
     body = b"".join(parts)
-    return _HEAD.pack(kind, len(body) + 4) + body
+    return _HEAD.pack(kind, len(body) + _INT32.size) + body
 
 
 def _text(text: str) -> bytes:
@@ -389,6 +399,7 @@ def parameter_status(name: str, value: str) -> bytes:
     return framed(b"S", _text(name), _text(value))
 
 
+@cache
 def ready(status: str) -> bytes:
     """The server waits: I outside of a transaction, T in one, E in a failed one."""
     return framed(b"Z", status.encode())
@@ -418,6 +429,7 @@ def data_row(values: Sequence[str | None]) -> bytes:
     return framed(b"D", *parts)
 
 
+@lru_cache(maxsize=64)
 def complete(tag: str) -> bytes:
     """A statement is done."""
     return framed(b"C", _text(tag))

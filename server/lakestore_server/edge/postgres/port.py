@@ -73,14 +73,16 @@ class ClientGone(Exception):
     """The client has closed its connection."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One socket and its session. `_work` runs in the loop's thread until it may wait, then in another one."""
 
     def __init__(self, port: PostgresPort) -> None:
         self._port = port
         self._transport: Any = None
-        self._lock = threading.Condition()
+        self._lock = threading.Lock()
         """Guards everything that both threads use: what came, what waits, and the states."""
+        self._changed = threading.Condition(self._lock)
+        """Notified when a client has taken bytes or is gone. Its own `with` is a method in Python."""
         self._came = bytearray()
         self._waits_bytes = 0
         self._is_paused = self._is_lost = self.is_working = self._is_reading_paused = False
@@ -106,9 +108,13 @@ class Connection(asyncio.Protocol):
         self._start = loop.call_later(self._port.limits.sql_start_ms / 1_000, partial(self._port.late, self))
         self._port.opened(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, _: int) -> memoryview:
+        return self._port.received
+
+    def buffer_updated(self, size: int) -> None:
+        data = self._port.received[:size]
         if self._is_first and data[0] == TLS_HANDSHAKE and self._port.has_tls:
-            self._begin_direct_tls(data)
+            self._begin_direct_tls(bytes(data))
             return
         self._is_first = False
         with self._lock:
@@ -129,7 +135,7 @@ class Connection(asyncio.Protocol):
             self._stall.cancel()
         with self._lock:
             self._is_paused = False
-            self._lock.notify_all()
+            self._changed.notify_all()
 
     def connection_lost(self, error: Exception | None) -> None:
         for timer in (self._start, self._stall):
@@ -137,7 +143,7 @@ class Connection(asyncio.Protocol):
                 timer.cancel()
         with self._lock:
             self._is_lost = True
-            self._lock.notify_all()
+            self._changed.notify_all()
         self._port.closed(self)
         self.session.close()
         self._begin_work()
@@ -170,7 +176,7 @@ class Connection(asyncio.Protocol):
     def _write(self, data: bytes | memoryview) -> None:
         with self._lock:
             self._waits_bytes -= len(data)
-            self._lock.notify_all()
+            self._changed.notify_all()
         if not self._transport.is_closing():
             self._transport.write(data)
 
@@ -301,7 +307,7 @@ class Connection(asyncio.Protocol):
             yield Step.WAIT
         with self._lock:
             if not self._may_send():
-                self._lock.wait_for(self._may_send)
+                self._changed.wait_for(self._may_send)
             if self._is_lost:
                 raise ClientGone
             is_first = not self._waits_bytes
@@ -335,6 +341,8 @@ class PostgresPort:
         self._host, self._wanted, self._keys, self._on_end = host, port, keys, on_end
         self._context: tuple[tuple[int, ...], ssl.SSLContext, bytes] | None = None
         """(stamp of the files, context, hash of the certificate)."""
+        self.received = memoryview(bytearray(BURST_BYTES))
+        """The bytes that a connection receives now. Without it, asyncio makes a buffer of 256 KB for each read."""
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="postgres", daemon=True)
         self._threads = ThreadPoolExecutor(limits.sql_connections, "postgres-session")

@@ -54,6 +54,7 @@ _ENDS_PORTALS = frozenset({messages.Bind, messages.Close, messages.Sync})
 _ENDS = (messages.Query, messages.Execute, messages.Sync)
 """Messages of a statement's end: a cancel that came before is over with them."""
 Data = Generator[bytes | memoryview]
+_UNTIMED: AbstractContextManager[None] = nullcontext()
 
 
 class Door(Protocol):
@@ -209,7 +210,7 @@ class Session:
             yield self._refusal(error)
             executor.fail()
             if isinstance(message, messages.Query):
-                yield from self._ready(executor)
+                yield self._ready(executor)
             else:
                 self._skips_to_sync = True
         finally:
@@ -284,7 +285,7 @@ class Session:
         number, secret = self._door.register(self, self._greeting.minor)
         self._executor = executor = Executor(questions, variables, self._facts(number))
         yield messages.authentication(0)
-        yield from _reports(executor)
+        yield b"".join(_reports(executor))
         yield messages.key_data(number, secret)
         yield messages.ready("I")
 
@@ -298,17 +299,16 @@ class Session:
 
     # --- both protocols
 
-    def _ready(self, executor: Executor) -> Data:
+    @staticmethod
+    def _ready(executor: Executor) -> bytes:
         """The end of a message of the simple protocol, or of messages up to Sync."""
         executor.end_message()
-        yield from executor.notices()
-        yield from _reports(executor)
-        yield messages.ready(executor.status)
+        return b"".join((*executor.notices(), *_reports(executor), messages.ready(executor.status)))
 
     def _timed(self, executor: Executor) -> AbstractContextManager[None]:
         """Cancel what the block does after the time that `statement_timeout` allows."""
         seconds = executor.variables.reading.timeout_seconds
-        return self._cancelled_after(seconds) if seconds else nullcontext()
+        return self._cancelled_after(seconds) if seconds else _UNTIMED
 
     @contextmanager
     def _cancelled_after(self, seconds: float) -> Iterator[None]:
@@ -340,7 +340,7 @@ class Session:
                 if description != messages.NO_DATA:
                     yield description
                 yield from self._fetched(executor, portal, 0)
-        yield from self._ready(executor)
+        yield self._ready(executor)
 
     def _parse(self, executor: Executor, message: messages.Parse) -> Data:
         if len(message.text) > AT_ONCE_CHARS_MAX:
@@ -412,13 +412,13 @@ class Session:
 
     def _sync(self, executor: Executor, _: Message) -> Data:
         self._skips_to_sync = False
-        yield from self._ready(executor)
+        yield self._ready(executor)
 
     def _call(self, executor: Executor, _: Message) -> Data:
         error = SqlError(sqlstates.FEATURE_NOT_SUPPORTED, "functions are called by SELECT")
         yield messages.report(b"E", sqlstates.fields_of(error))
         executor.fail()
-        yield from self._ready(executor)
+        yield self._ready(executor)
 
     def _terminate(self, executor: Executor, _: Message) -> Data:
         self.is_over = True
@@ -429,9 +429,8 @@ class Session:
         yield b""
 
 
-def _reports(executor: Executor) -> Data:
-    for name, value in executor.variables.reports():
-        yield messages.parameter_status(name, value)
+def _reports(executor: Executor) -> list[bytes]:
+    return [messages.parameter_status(name, value) for name, value in executor.variables.reports()]
 
 
 def _oid(kind: pa.DataType) -> int:

@@ -128,7 +128,7 @@ class DataRows(RowEncoder):
 
 
 class SingleRow:
-    """DataRow messages of batches with one row. A batch of one row costs `DataRows` 0.4 ms, and here 0.01 ms.
+    """DataRow messages of single rows. A batch of one row costs `DataRows` 0.4 ms, a row here 0.01 ms.
 
     Values of the usual types are formatted by Python, other values by the kernels. Held by `make bench sql`.
     """
@@ -143,15 +143,17 @@ class SingleRow:
         ]
         self._head = struct.pack(">h", len(schema))
 
-    def message(self, batch: pa.RecordBatch) -> bytes:
-        """The message of the only row."""
+    def message(self, values: Sequence[pa.Scalar]) -> bytes:
+        """The message of a row, whose values have the schema's types."""
         pieces = [self._head]
-        for column, (cell, is_binary) in zip(batch.columns, self._columns, strict=True):
-            value = column[0] if column.null_count == 0 else None
-            data = None if value is None else cell(value)
-            if value is not None and data is None:
-                data = self._by_kernels(column, is_binary=is_binary)
-            pieces.append(_NULL_CELL if data is None else _CELL.pack(len(data)) + data)
+        for value, (cell, is_binary) in zip(values, self._columns, strict=True):
+            if value.is_valid:
+                data = cell(value)
+                if data is None:
+                    data = self._by_kernels(pa.repeat(value, 1), is_binary=is_binary)
+                pieces += _CELL.pack(len(data)), data
+            else:
+                pieces.append(_NULL_CELL)
         body = b"".join(pieces)
         return _DATA_ROW + _CELL.pack(_LENGTH_BYTES + len(body)) + body
 

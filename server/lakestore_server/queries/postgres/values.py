@@ -1,4 +1,4 @@
-"""Parameters of a statement: bytes of the client in text or binary as Arrow columns of one row.
+"""Parameters of a statement: bytes of the client in text or binary as values with Arrow types.
 
 - A type that the client names decides the form. Without one (oid 0 or `unknown`) the statement's own type decides.
 - `BadText` and `BadBinary` have the SQLSTATE of a Postgres server and a sentence that names value and type.
@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid
 from lakestore.model.outside_values import excerpt
+from lakestore_server.queries.parameter import Parameter
 from lakestore_server.queries.postgres import types
 from lakestore_server.queries.postgres.binaries import DAYS_TO_2000
 
@@ -32,6 +33,9 @@ _YEAR_1, _YEAR_1_US = datetime(1, 1, 1), -719_162 * _DAY_US
 _INT32_MAX, _INT64_MAX, _INT64_MIN = (1 << 31) - 1, (1 << 63) - 1, -(1 << 63)
 _DIGITS_MAX = 38
 _ELEMENTS_MAX = 1 << 20
+_INTEGER_LIMITS = {types.INT2: 1 << 15, types.INT4: 1 << 31, types.INT8: 1 << 63}
+_STRINGS = frozenset({types.TEXT, types.VARCHAR, types.BPCHAR})
+"""Types whose Python values Arrow takes without a conversion, as it takes integers."""
 _SPACE = " \t\n\r\v\f"
 _BOOLS = {"t": True, "f": False, "true": True, "false": False, "y": True, "n": False, "yes": True, "no": False}
 _BOOLS |= {"on": True, "off": False, "1": True, "0": False}
@@ -81,8 +85,8 @@ class FieldOverflow(ValueError):
 
 def parameter(
     oid: int, is_binary: bool, data: bytes | memoryview | None, wanted: pa.DataType | None = None, zone: str = UTC
-) -> pa.Array:
-    """One parameter as a column of one row; `data` is None for NULL.
+) -> Parameter:
+    """The parameter of these bytes; `data` is None for NULL.
 
     `wanted` is the statement's type of the parameter, for a client that names none. `zone` is the session's TimeZone,
     for a timestamptz whose text has none. Raises `BadText`, `BadBinary` and `ValueOutOfRange`.
@@ -93,13 +97,18 @@ def parameter(
     if kind is None:
         raise BadText(f"parameters of the type with oid {oid} are not supported; cast a text: $1::text::…")
     if data is None:
-        return pa.nulls(1, kind if wanted is None or types.opaque_name(wanted) else wanted)
-    element = types.ELEMENTS.get(oid)
+        return Parameter(kind if wanted is None or types.opaque_name(wanted) else wanted)
     value = _from_binary(oid, bytes(data)) if is_binary else _from_text(oid, _decoded(oid, bytes(data)), zone)
+    limit = _INTEGER_LIMITS.get(oid)
+    if limit is not None and not -limit <= value < limit:
+        raise _out_of_range(oid)
+    if limit is not None or oid in _STRINGS:
+        return Parameter(kind, value)
+    element = types.ELEMENTS.get(oid)
     if element is None:
-        return _column([value], oid)
+        return Parameter.of(_column([value], oid))
     elements = _column(value, element)
-    return pa.ListArray.from_arrays(pa.array([0, len(elements)], pa.int32()), elements)
+    return Parameter.of(pa.ListArray.from_arrays(pa.array([0, len(elements)], pa.int32()), elements))
 
 
 def _column(values: list[Any], oid: int) -> pa.Array:
@@ -114,7 +123,11 @@ def _column(values: list[Any], oid: int) -> pa.Array:
     try:
         return pa.array(values, kind)
     except (OverflowError, pa.ArrowInvalid) as error:
-        raise ValueOutOfRange(f"a parameter is out of range for type {types.type_name(oid)}") from error
+        raise _out_of_range(oid) from error
+
+
+def _out_of_range(oid: int) -> ValueOutOfRange:
+    return ValueOutOfRange(f"a parameter is out of range for type {types.type_name(oid)}")
 
 
 def _decimals(values: list[Decimal | None]) -> pa.Array:
