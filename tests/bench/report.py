@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench import machine, page
+from tests.bench import headlines, machine, page
 from tests.bench.machine import Pace
 
 ROOT = Path(__file__).parents[2]
@@ -138,8 +138,11 @@ def write(title: str, run: Run, content: Mapping[str, Any]) -> None:
 
 
 def refresh() -> None:
-    """Write the tables of docs/benchmarks.md from the files: `python -m tests.bench.report`."""
-    PAGE.write_text(page.text(PAGE.read_text(), tables()))
+    """Write the tables of docs/benchmarks.md and README.md and the picture: `python -m tests.bench.report`."""
+    known = tables()
+    PAGE.write_text(page.text(PAGE.read_text(), known))
+    headlines.README.write_text(headlines.readme(headlines.README.read_text(), known))
+    headlines.PICTURE.write_text(headlines.picture(known))
 
 
 def table(title: str, run: Run, content: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lakestore.errors import Unavailable
-from tests.bench import page, report
+from tests.bench import headlines, page, report
 from tests.bench.__main__ import GROUPS
 from tests.bench.peers import __main__ as command
 from tests.bench.peers import contest
@@ -121,6 +121,9 @@ def test_a_run_replaces_its_whole_table_and_leaves_the_others(tmp_path: Path, mo
     monkeypatch.setattr(report, "FOLDER", tmp_path / "benchmarks")
     monkeypatch.setattr(report, "PAGE", tmp_path / "benchmarks.md")
     monkeypatch.setattr(report, "_pace", lambda: PACE)
+    monkeypatch.setattr(headlines, "README", tmp_path / "README.md")
+    monkeypatch.setattr(headlines, "PICTURE", tmp_path / "peers.svg")
+    headlines.README.write_text(f"{headlines.BEGIN}\n{headlines.END}\n")
     report.PAGE.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
     report.FOLDER.mkdir()
     old = {"name": "old work", "measured": "1 s", "bar": "", "met": None}
@@ -155,6 +158,26 @@ def test_the_page_of_this_checkout_is_made_of_its_files() -> None:
     for table in report.tables():
         assert report.file_of(table["title"]).exists(), table["title"]
         assert len({figure["name"] for figure in table.get("figures", ())}) == len(table.get("figures", ()))
+
+
+def test_the_readme_and_the_picture_show_what_the_files_have_and_nothing_else() -> None:
+    said = headlines.README.read_text()
+    assert headlines.readme(said, report.tables()) == said, "run `python -m tests.bench.report`"
+    assert headlines.PICTURE.read_text() == headlines.picture(report.tables()), "run `python -m tests.bench.report`"
+    assert headlines.readme(f"{headlines.BEGIN}{headlines.END}", []).count("\n| ") == 1, "the head alone"
+    measures = {each.title: [one.name for one in each.measures] for each in map(command.workload, command.NAMES)}
+    for title, names in headlines.CONTESTS.items():
+        assert set(names) <= set(measures[title]), title
+
+
+def test_a_row_of_the_readme_has_the_fastest_other_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headlines, "CONTESTS", {"Work": ("time",)})
+    table = report.table("Work", RUN, {"contest": outcome(tmp_path, contestant("theirs"), contestant("others"))})
+    for name, ratio in {"theirs": 0.5, "others": 2.0}.items():
+        table["contest"]["rows"][1]["values"][name]["ratio"] = ratio
+    said = headlines.readme(f"{headlines.BEGIN}{headlines.END}", [table])
+    assert "| Work: time | 20.0 ms | theirs: 5.0 ms | 0.50x |" in said
+    assert headlines.picture([table]).count("<circle") == 4, "two systems in the legend and two dots"
 
 
 def test_every_workload_has_a_name_and_lakestore_first() -> None:
