@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from decimal import Decimal
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from lakestore.limits import Limits
 from lakestore.v1 import flight_pb2 as pb
 from lakestore_server.access.policy import FLIGHT, RPCS
-from lakestore_server.edge.flight import messages
+from lakestore_server.edge.flight import handles, messages
 from lakestore_server.edge.flight.verbs import COOKIE
 from lakestore_server.settings import Flight, Tls
 from tests.support import all_types
@@ -520,6 +521,117 @@ def test_bytes_that_are_no_message_are_refused_and_the_port_lives(ann: FlightCli
     assert ann.query("SELECT 1 AS one").num_rows == 1
 
 
+@contextmanager
+def grants_of(served: Served, **changed: Any) -> Iterator[None]:
+    """Other grants of some principals while the block runs."""
+    file = served.server.access._file
+    assert file is not None
+    try:
+        write_auth(file, GRANTS | changed)
+        served.clock.advance(2)
+        yield
+    finally:
+        write_auth(file, GRANTS)
+        served.clock.advance(2)
+
+
+def test_tickets_and_handles_end_with_the_right_and_the_table(served: Served, ann: FlightClient) -> None:
+    brief = served.lake.create_table("shop.brief", schema=pa.schema([("id", pa.int64())]), primary_key=["id"])
+    brief.upsert([{"id": 1}])
+    handle = ann.prepare("SELECT * FROM shop.brief").prepared_statement_handle
+    statement = pb.CommandPreparedStatementQuery(prepared_statement_handle=handle)
+    ticket = ann.info(pb.CommandStatementQuery(query="SELECT * FROM shop.brief")).endpoint[0].ticket
+    assert ann.redeem(ticket).to_pylist() == ann.rows(statement).to_pylist() == [{"id": 1}]
+    with grants_of(served, ann={"other.*": ["read"]}):
+        replays: list[Callable[[], Any]] = [lambda: ann.redeem(ticket), lambda: ann.rows(statement)]
+        for replayed in replays:
+            with pytest.raises(grpc.RpcError, match=r"no right 'read' on shop\.brief") as error:
+                replayed()
+            assert code_of(error) is grpc.StatusCode.PERMISSION_DENIED
+    assert ann.redeem(ticket).to_pylist() == ann.rows(statement).to_pylist() == [{"id": 1}]
+    ann.act("ClosePreparedStatement", pb.ActionClosePreparedStatementRequest(prepared_statement_handle=handle))
+    assert ann.redeem(ticket).num_rows == 1, "a ticket has the whole question"
+    served.lake.drop_table("shop.brief")
+    with pytest.raises(grpc.RpcError, match=r"shop\.brief") as error:
+        ann.redeem(ticket)
+    assert code_of(error) in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
+    other = served.lake.create_table("shop.brief", schema=pa.schema([("name", pa.string())]))
+    other.append([{"name": "new"}])
+    assert ann.redeem(ticket).to_pylist() == [{"name": "new"}], "the schema is that of the rows, not of the info"
+    served.lake.drop_table("shop.brief")
+
+
+def test_a_stream_ends_with_the_right_to_its_table(served: Served, ann: FlightClient) -> None:
+    text = "SELECT id, range AS n FROM shop.orders, range(1000000000000)"
+    stream = ann.stream("DoGet", ann.info(pb.CommandStatementQuery(query=text)).endpoint[0].ticket, pb.FlightData)
+    next(stream)
+    with grants_of(served, ann={"other.*": ["read"]}):
+        with pytest.raises(grpc.RpcError, match=r"ann has no right 'read' on shop\.orders") as error:
+            for _ in stream:
+                pass
+        assert code_of(error) is grpc.StatusCode.PERMISSION_DENIED
+    until(lambda: not running(served), "the end of the query")
+
+
+def test_a_ticket_that_is_redeemed_twice_at_once_is_cancelled_twice(served: Served, ann: FlightClient) -> None:
+    info = ann.info(pb.CommandStatementQuery(query=LONG))
+    streams = [ann.stream("DoGet", info.endpoint[0].ticket, pb.FlightData) for _ in range(2)]
+    until(lambda: sum(bool(each.process) for each in running(served)) == 2, "both queries")
+    ann.act("CancelFlightInfo", pb.CancelFlightInfoRequest(info=info), raw=True)
+    for stream in streams:
+        with pytest.raises(grpc.RpcError, match="cancelled") as error:
+            next(stream)
+        assert code_of(error) is grpc.StatusCode.CANCELLED
+    until(lambda: not running(served), "the end of the queries")
+
+
+def test_a_message_in_the_place_of_another_is_refused(ann: FlightClient) -> None:
+    query, empty = pb.CommandStatementQuery(query="SELECT 1"), pb.TicketStatementQuery()
+    sealed = messages.command_of(ann.info(query).endpoint[0].ticket.ticket).message
+    swapped = pb.CommandPreparedStatementQuery(prepared_statement_handle=sealed.statement_handle)
+    for ticket, sentence in (
+        (query, "CommandStatementQuery is no ticket"),
+        (swapped, "CommandPreparedStatementQuery is no ticket"),
+        (pb.FlightData(), "FlightData is no ticket"),
+        (empty, "not of this server"),
+        (pb.TicketStatementQuery(statement_handle=b"A" * (20 << 20)), "not of this server"),
+    ):
+        with pytest.raises(grpc.RpcError, match=sentence):
+            ann.redeem(pb.Ticket(ticket=messages.any_bytes(ticket)))
+    for command, sentence in (
+        (sealed, "TicketStatementQuery is no command"),
+        (swapped, "no such prepared statement"),
+        (pb.CommandStatementQuery(query="SELECT 1", transaction_id=sealed.statement_handle), "no such transaction"),
+    ):
+        with pytest.raises(grpc.RpcError, match=sentence):
+            ann.info(command)
+    with pytest.raises(grpc.RpcError, match="is a ActionBeginTransactionRequest, not a"):
+        ann.act("CreatePreparedStatement", pb.ActionBeginTransactionRequest())
+    assert ann.rows(query).num_rows == 1
+
+
+def test_an_upload_without_end_is_refused(ann: FlightClient) -> None:
+    handle = ann.prepare("SELECT $1 AS v").prepared_statement_handle
+    parts = list(put(pb.CommandPreparedStatementQuery(prepared_statement_handle=handle), pa.table({"p": [1]})))
+    with pytest.raises(grpc.RpcError, match="messages at most") as error:
+        list(ann.upload(chain(parts, repeat(b""))))
+    assert code_of(error) is grpc.StatusCode.INVALID_ARGUMENT
+    ann.bind(handle, pa.table({"p": [1]}))
+
+
+def test_a_prepared_statement_counts_with_its_schema(
+    served: Served, ann: FlightClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = [("id", pa.int64()), *((f"column_{number}", pa.string()) for number in range(300))]
+    served.lake.create_table("shop.wide", schema=pa.schema(columns), primary_key=["id"])
+    monkeypatch.setattr(handles, "BYTES_MAX", 30_000)
+    first, second = (ann.prepare("SELECT * FROM shop.wide").prepared_statement_handle for _ in range(2))
+    with pytest.raises(grpc.RpcError, match="no such prepared statement"):
+        ann.rows(pb.CommandPreparedStatementQuery(prepared_statement_handle=first))
+    assert ann.rows(pb.CommandPreparedStatementQuery(prepared_statement_handle=second)).num_rows == 0
+    served.lake.drop_table("shop.wide")
+
+
 def test_unknown_verbs_say_what_the_port_speaks(ann: FlightClient) -> None:
     for name in ("ListFlights", "DoExchange", "PollFlightInfo", "Nothing"):
         with pytest.raises(grpc.RpcError, match=f"no {name}: it speaks Flight SQL") as error:
@@ -540,3 +652,38 @@ def test_a_server_without_rights_takes_any_name(tmp_path: Path) -> None:
         with adbc(served, "whoever") as connection, connection.cursor() as cursor:
             cursor.execute("SELECT 1")
             assert cursor.fetchone() == (1,)
+
+
+def test_tickets_and_handles_end_with_the_server_and_not_with_its_wall_clock(served: Served) -> None:
+    """The last test of the file: it restarts the file's server."""
+    with FlightClient(address(served), token_of("ann")) as client:
+        ticket = client.info(pb.CommandStatementQuery(query="SELECT 1 AS one")).endpoint[0].ticket
+        (body,) = client.act("BeginTransaction", pb.ActionBeginTransactionRequest())
+        transaction = messages.command_of(body).message.transaction_id
+        handle = client.prepare("SELECT 1 AS one").prepared_statement_handle
+        statement = pb.CommandPreparedStatementQuery(prepared_statement_handle=handle)
+        for seconds in (90_000, -180_000, 90_000):
+            served.clock.jump(seconds)
+            assert client.redeem(ticket).num_rows == client.rows(statement).num_rows == 1
+            assert client.query("SELECT 1", transaction).num_rows == 1
+        asked = pb.SetSessionOptionsRequest()
+        asked.session_options["schema"].string_value = "shop"
+        stream = client.stream(
+            "DoAction", pb.Action(type="SetSessionOptions", body=asked.SerializeToString()), pb.Result
+        )
+        list(stream)
+        (cookie,) = (value for key, value in stream.initial_metadata() if key == "set-cookie")
+    served.restart()
+    with FlightClient(address(served), token_of("ann")) as client:
+        replays: dict[str, Callable[[], Any]] = {
+            "not of this server": lambda: client.redeem(ticket),
+            "no such prepared statement": lambda: client.rows(statement),
+            "no such transaction": lambda: client.query("SELECT 1", transaction),
+        }
+        for sentence, replayed in replays.items():
+            with pytest.raises(grpc.RpcError, match=sentence) as error:
+                replayed()
+            assert code_of(error) is grpc.StatusCode.NOT_FOUND
+    with FlightClient(address(served), token_of("ann"), [("cookie", cookie.partition(";")[0])]) as client:
+        with pytest.raises(grpc.RpcError, match="no such session"):
+            client.query("SELECT count(*) FROM orders")

@@ -261,6 +261,28 @@ def test_rows_that_wait_for_their_client_end_with_the_right(served: Served, cond
         connection.execute("ROLLBACK")
 
 
+def test_a_copy_ends_with_the_right_to_its_table(served: Served) -> None:
+    folder = served.folder  # type: ignore[attr-defined]
+    text = "COPY (SELECT id, range FROM shop.orders, range(1000000000000)) TO STDOUT"
+
+    def copy_on(cursor: psycopg.Cursor[Any]) -> None:
+        with cursor.copy(text) as copy:
+            next(iter(copy))
+            write_auth(folder / "auth.yaml", GRANTS | {"ann": {"other.*": ["read"]}}, **DIALOGS)
+            served.clock.advance(2)
+            for _ in copy:
+                pass
+
+    with connected(served) as connection, connection.cursor() as cursor:
+        try:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match=r"no right 'read' on shop\.orders"):
+                copy_on(cursor)
+        finally:
+            write_auth(folder / "auth.yaml", GRANTS, **DIALOGS)
+            served.clock.advance(2)
+        assert cursor.execute("SELECT count(*) FROM shop.orders").fetchone() == (5,), "the session lives"
+
+
 def test_a_query_is_cancelled_by_its_client(served: Served) -> None:
     long = "SELECT count(*) FROM range(1000000) a, range(1000000) b"
     with connected(served) as connection:

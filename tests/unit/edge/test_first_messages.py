@@ -12,15 +12,18 @@ from typing import Any
 import pyarrow as pa
 
 from lakestore.errors import Invalid, Unavailable
+from lakestore.v1 import flight_pb2
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import Sent, beside
 from lakestore_server.commit.commit_verbs import WriteStream
 from lakestore_server.commit.durable import Bell, Pause, Wakeups
 from lakestore_server.edge.first_messages import FirstMessages
+from lakestore_server.edge.flight.port import Upload
 from lakestore_server.edge.rpc_streams import Intake
 from lakestore_server.host.quota import BufferPool
 from lakestore_server.host.rate_limited_log import CAUSES_MAX, RateLimitedLog
 from lakestore_server.host.workers import Workers
+from tests.support.flight_client import put
 from tests.support.seeds import seeded
 from tests.support.waiting import until
 
@@ -72,6 +75,33 @@ def test_the_ledger_holds_what_waits_and_nothing_else() -> None:
     calls.tick(time.monotonic() + 101.0)
     assert not len(calls)
     assert waiting <= set(gone)
+
+
+class Uploading(Call):
+    """A call whose messages come when the test says so."""
+
+    asked: list[Callable[[bytes | None], None]]
+
+    def receive(self, then: Callable[[bytes | None], None]) -> None:
+        self.asked = [then]
+
+    def is_active(self) -> bool:
+        return True
+
+
+def test_the_messages_of_an_upload_have_the_time_of_one() -> None:
+    calls, _ = ledger(5)
+    call, ended, failed = Uploading("slow"), list[Any](), list[Any]()
+    rpc: Any = call
+    Upload(rpc, calls, ended.append, failed.append).receive()
+    began = dict(calls._since)
+    for data in put(flight_pb2.CommandPreparedStatementQuery(), pa.table({"p": [1]})):
+        call.asked.pop()(data)
+        assert calls._since == began
+    call.asked.pop()(None)
+    assert not len(calls)
+    assert len(ended) == 1
+    assert not failed
 
 
 class Steps:

@@ -42,6 +42,8 @@ MESSAGES_AHEAD = 3
 """Messages of an answer that its client has not taken when the next one is made, so that the query goes on."""
 PARAMETER_BYTES_MAX = 4 << 20
 """Bytes of the rows that one `DoPut` sends: the parameters of a query."""
+UPLOAD_MESSAGES_MAX = 100
+"""Messages of one `DoPut`: a schema, dictionaries and a batch. Messages without bytes never reach the bound above."""
 DEFECT_LOG_SECONDS = 60.0
 
 
@@ -261,13 +263,13 @@ class Upload:
         self._bytes = 0
 
     def receive(self) -> None:
-        """Wait for the next message; each one must come in time."""
+        """Wait for the messages; all of them must come in the time of a first message."""
         self._waiting.add(self._call)
         self._call.receive(self._came)
 
     def _came(self, data: bytes | None) -> None:
-        self._waiting.came(self._call)
         if data is None:
+            self._waiting.came(self._call)
             if not self._call.is_active():
                 return
             if self._parts:
@@ -278,9 +280,10 @@ class Upload:
         try:
             self._add(data)
         except LakestoreError as error:
+            self._waiting.came(self._call)
             self._failed(error)
         else:
-            self.receive()
+            self._call.receive(self._came)
 
     def _add(self, data: bytes) -> None:
         self._bytes += len(data)
@@ -289,6 +292,8 @@ class Upload:
             Verbs.check_put(part.flight_descriptor)
         if self._bytes > PARAMETER_BYTES_MAX:
             raise Invalid(f"parameters of a query have {PARAMETER_BYTES_MAX:,} bytes at most")
+        if len(self._parts) == UPLOAD_MESSAGES_MAX:
+            raise Invalid(f"parameters of a query come in {UPLOAD_MESSAGES_MAX} messages at most")
         self._parts.append(part)
 
 

@@ -75,6 +75,8 @@ class PreparedStatement:
     question: Question
     transaction: bytes
     schema: pa.Schema
+    nbytes: int
+    """Bytes of text and schema. A short text may have a long schema: `SELECT *` of a wide table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +106,8 @@ class Verbs:
         self._transactions: Handles[Transaction] = Handles(clock, "transaction")
         self._sessions: Handles[SessionOptions] = Handles(clock, "session")
         self._lock = threading.Lock()
-        self._running: dict[tuple[str, bytes], QuerySession] = {}
-        """By principal and number of the ticket."""
+        self._running: dict[tuple[str, bytes], list[QuerySession]] = {}
+        """By principal and number of the ticket, which may be redeemed several times at once."""
         self._cancelled: OrderedDict[tuple[str, bytes], None] = OrderedDict()
         self._catalog: dict[str, tuple[pa.Schema | None, _Rows]] = {
             "CommandGetCatalogs": (catalog_tables.CATALOGS, lambda _, __: catalog_tables.catalogs()),
@@ -195,7 +197,7 @@ class Verbs:
             raise Invalid(f"{table.num_rows:,} rows of parameters: a query takes one row, so run it once for each")
         batch = table.to_batches()[0] if table.num_rows else None
         question = replace(prepared.question, parameters=() if batch is None else parameters_of(batch))
-        nbytes = len(question.text) + (0 if batch is None else batch.nbytes)
+        nbytes = prepared.nbytes + (0 if batch is None else batch.nbytes)
         self._prepared.put(peer.owner, handle, replace(prepared, question=question), nbytes)
         return pb.DoPutPreparedStatementResult(prepared_statement_handle=handle).SerializeToString()
 
@@ -300,12 +302,13 @@ class Verbs:
             with self._lock:
                 if key in self._cancelled:
                     raise Cancelled("the query was cancelled by its client")
-                self._running[key] = session
+                self._running.setdefault(key, []).append(session)
             yield
         finally:
             with self._lock:
-                if self._running.get(key) is session:
-                    del self._running[key]
+                rest = [each for each in self._running.pop(key, ()) if each is not session]
+                if rest:
+                    self._running[key] = rest
             session.close()
 
     # Actions.
@@ -316,12 +319,13 @@ class Verbs:
         if asked.transaction_id:
             self._transactions.get(peer.owner, asked.transaction_id)
         parameters, schema = self._described(peer, question)
-        prepared = PreparedStatement(question, asked.transaction_id, schema)
-        handle = self._prepared.add(peer.owner, prepared, len(question.text))
+        told = schema_bytes(schema)
+        prepared = PreparedStatement(question, asked.transaction_id, schema, len(question.text) + len(told))
+        handle = self._prepared.add(peer.owner, prepared, prepared.nbytes)
         fields = [pa.field(f"${place}", kind) for place, kind in enumerate(parameters, 1)]
         made = pb.ActionCreatePreparedStatementResult(
             prepared_statement_handle=handle,
-            dataset_schema=schema_bytes(schema),
+            dataset_schema=told,
             parameter_schema=schema_bytes(pa.schema(fields)) if fields else b"",
         )
         return ActionAnswer([any_bytes(made)])
@@ -362,11 +366,11 @@ class Verbs:
             ticket = self._seals.open(peer.owner, command.message.statement_handle)
             key, status = (peer.owner, ticket.number), pb.CANCEL_STATUS_CANCELLED
             with self._lock:
-                session = self._running.get(key)
+                sessions = self._running.get(key, [])
                 self._cancelled[key] = None
                 if len(self._cancelled) > CANCELLED_MAX:
                     self._cancelled.popitem(last=False)
-            if session is not None:
+            for session in sessions:
                 session.cancel("its client cancelled it")
         return status
 
