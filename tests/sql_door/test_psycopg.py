@@ -297,3 +297,10 @@ class TestRights:
             assert connection.execute("SELECT count(*) FROM shop.events").fetchall() == [(TIERED + HOT,)]
             with pytest.raises(errors.Error):
                 connection.execute("SELECT * FROM shop.orders")
+
+    def test_a_privilege_is_the_right_to_read(self, door: Door) -> None:
+        text = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'shop'::regnamespace {} ORDER BY 1"
+        with door.connect("zoe@example.com") as connection:
+            assert connection.execute(text.format("")).fetchall() == [("events",), ("orders",)]
+            may = text.format("AND has_table_privilege(oid, 'select')")
+            assert connection.execute(may).fetchall() == [("events",)]

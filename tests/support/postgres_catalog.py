@@ -13,14 +13,13 @@ from lakestore.union import sql_functions
 from tests.support.postgres import Postgres
 
 FILE = Path(__file__).parents[2] / "server/lakestore_server/queries/postgres/postgres15.json"
-_COLUMNS = """
+COLUMNS = """
 SELECT n.nspname AS schema, c.relname AS name, c.oid::int8 AS oid, c.relkind AS kind,
     json_agg(json_build_array(a.attname, t.typname) ORDER BY a.attnum) AS columns
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
 JOIN pg_type t ON t.oid = a.atttypid
 WHERE n.nspname IN ('pg_catalog', 'information_schema') AND c.relkind IN ('r', 'v') AND a.attnum > 0
-    AND c.relname !~ '^(pg_user_mapping|pg_shmem|pg_backend|pg_hba|pg_ident|pg_stat_ssl|pg_stat_gssapi)'
-    AND NOT (n.nspname = 'information_schema' AND c.relname ~ '^(sql_|_pg_)' AND c.relname <> 'sql_features')
+    AND NOT (n.nspname = 'information_schema' AND c.relname ~ '^_pg_')
 GROUP BY 1, 2, 3, 4 ORDER BY 1 DESC, 2
 """
 _ROWS = {
@@ -54,7 +53,7 @@ def _selected(name: str, kind: str) -> str:
 
 def fixed_catalog(postgres: Postgres) -> dict[str, Any]:
     """The relations and rows of a server."""
-    relations = postgres.rows(_COLUMNS)
+    relations = postgres.rows(COLUMNS)
     names = sorted({*sql_functions.FUNCTIONS, *_OWN.split()})
     quoted = "ARRAY[" + ", ".join(f"'{name}'" for name in names if name.replace("_", "").isalnum()) + "]::name[]"
     rows: dict[str, Any] = {}

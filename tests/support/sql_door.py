@@ -69,10 +69,10 @@ ORDER_COUNT, TIERED, HOT = 100, 50, 30
 PRINCIPALS: dict[str, Mapping[str, list[str]]] = {
     "boss": {"*": ["admin"]},
     "ann": {"shop.*": ["read"]},
-    "zoe@example.com": {"shop.events": ["read"]},
+    "zoe@example.com": {"shop.events": ["read"], "shop.orders": ["write"]},
     "writer": {"shop.*": ["write"]},
 }
-"""`writer` may see the tables of shop and read none."""
+"""`writer` may see the tables of shop and read none; `zoe` may see shop.orders and not read it."""
 
 
 def order(number: int) -> dict[str, Any]:

@@ -60,6 +60,10 @@ class Principal:
                 return True
         return False
 
+    def patterns(self, right: str) -> tuple[str, ...]:
+        """The patterns of the tables on which the principal has a right."""
+        return tuple(pattern for grant in self.grants if right in grant.rights for pattern in grant.tables)
+
     def may_somewhere(self, right: str) -> bool:
         """Whether the principal has a right on any table."""
         for grant in self.grants:

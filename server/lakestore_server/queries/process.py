@@ -257,7 +257,8 @@ def _typed(query: sql.Query, rows: sql.SqlStream) -> tuple[pa.Schema, Iterable[p
 def _query(question: Question, bounds: Bounds, tables: Callable[[], Sequence[Table]]) -> sql.Query:
     given, text, extra, search_path = question.parameters, question.text, sql.Extra(), question.search_path
     if question.dialect is Dialect.POSTGRES:
-        session = Session(question.user or SERVER_ROLE, question.database, question.search_path)
+        user = question.user or SERVER_ROLE
+        session = Session(user, question.database, question.search_path, readable=tuple(bounds.readable))
         text, extra = dialect.translated(sql.load_engine(), question.text, tables, session)
         search_path = ()  # the translation has looked the names up
     rows_max = None if question.rows_max is None else question.rows_max + 1

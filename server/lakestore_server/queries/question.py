@@ -130,6 +130,8 @@ class Bounds:
     memory_bytes: int
     hello: str
     """A `HelloAnswer` in hexadecimal."""
+    readable: tuple[str, ...] = ()
+    """Patterns of the tables that the caller may read, for the catalog of Postgres. RPCs check rights themselves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,11 @@ class Reads:
         self.recheck()
         self._asked_bytes = 0
 
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """Patterns of the tables that the caller may read."""
+        return self._calls["", ""].principal.patterns("read")
+
     def read(self, name: str, data: bytes) -> bytes:
         """Make a call of the query: request bytes in, answer bytes out."""
         request = self._request(name, data)

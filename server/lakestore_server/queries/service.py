@@ -558,7 +558,8 @@ class QueryRun:
         limits = self._service.limits
         hello = pb.HelloAnswer(release=RELEASE, protocol_min=rpc.PROTOCOL_MIN, protocol=rpc.PROTOCOL)
         hello.message_bytes = limits.message_bytes
-        return Bounds(limits.query_seconds, limits.query_bytes, hello.SerializeToString().hex())
+        said = hello.SerializeToString().hex()
+        return Bounds(limits.query_seconds, limits.query_bytes, said, self.reads.readable)
 
     def _serve(self, verb: int, question: bytes) -> list[bytes]:
         answer = self._answer_to(Verb(verb), question)

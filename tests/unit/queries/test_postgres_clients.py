@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from lakestore.client.lake import Lake
+from lakestore_server.queries.postgres.fixed_catalog import relations
+from lakestore_server.queries.postgres.lookup_relations import SECRET
+from lakestore_server.queries.postgres.names import VERSION
+from lakestore_server.queries.postgres.settings_rows import MAJOR, SERVER_VERSION, SERVER_VERSION_NUM
 from tests.support.client_texts import (
     POSTGRES_TABLES,
     ClientText,
@@ -21,6 +25,7 @@ from tests.support.client_texts import (
     rows_of,
 )
 from tests.support.postgres import Postgres
+from tests.support.postgres_catalog import COLUMNS
 from tests.support.served import Served
 
 TEXTS = list(client_texts())
@@ -77,6 +82,22 @@ def test_a_lake_answers_what_a_client_asks_about_tables_as_postgresql_does(
         if found != _same(postgres_rows(postgres, text.with_values(theirs)), theirs):
             told.append(text)
     assert [text.name for text in told] == []
+
+
+def test_the_catalog_has_the_relations_and_columns_of_the_version_that_the_port_speaks(postgres: Postgres) -> None:
+    (told,) = postgres.rows("SELECT current_setting('server_version_num')::int / 10000 AS major")
+    assert told["major"] == MAJOR == int(SERVER_VERSION_NUM) // 10_000 == int(SERVER_VERSION.split(".")[0])
+    assert VERSION.startswith(f"PostgreSQL {MAJOR}.")
+    theirs = {(each["schema"], each["name"]): dict(each["columns"]) for each in postgres.rows(COLUMNS)}
+    ours = {name: dict(relation.columns) for name, relation in relations().items()}
+    assert ours == theirs
+    assert all(list(ours[name]) == list(theirs[name]) for name in ours)
+
+
+def test_what_postgresql_shows_to_superusers_alone_is_secret_here(postgres: Postgres) -> None:
+    text = "SELECT relname FROM pg_class WHERE relnamespace = 11 AND relkind IN ('r', 'v')"
+    text += " AND NOT has_table_privilege('public', oid, 'select')"
+    assert {row["relname"] for row in postgres.rows(text)} == SECRET
 
 
 def test_the_texts_of_every_client_are_there_and_most_are_compared() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 from lakestore.client.lake import Lake
-from lakestore.errors import Invalid, NotFound
+from lakestore.errors import Invalid, LakestoreError, NotFound
 from lakestore.model.table import Table, define
 from lakestore.union import sql_gate
 from lakestore.union.sql_gate import Rules
+from lakestore_server.edge.postgres.sqlstates import sqlstate_of
 from lakestore_server.queries.postgres import dialect, functions, lookup_relations, tree
 from lakestore_server.queries.postgres.catalog import Catalog, Session
 from lakestore_server.queries.postgres.fixed_catalog import relations
@@ -87,9 +89,8 @@ def test_bodies_of_macros_call_listed_functions_and_read_our_relations_only() ->
     names = {*(name for _, name in relations()), *lookup_relations.NAMES}
     rules = Rules(frozenset(f"{functions.SCHEMA}.{name}" for name in names), macros=frozenset(functions.MACROS))
     for text in functions.texts(functions.MACROS, SESSION, "x"):
-        for body in text.split(" AS ", 1)[1].split("), ("):
-            if body.count("(") == body.count(")"):
-                sql_gate.check(duckdb, f"SELECT {body.replace('memory.', '')}", rules)
+        for body in re.split(r"(?:^CREATE MACRO [^(]+|, )\([a-z, ]*\) AS ", text)[1:]:
+            sql_gate.check(duckdb, f"SELECT {body.replace('memory.', '')}", rules)
 
 
 def test_every_macro_can_be_created_and_the_relations_that_it_names_are_there() -> None:
@@ -140,6 +141,66 @@ def test_a_caller_sees_the_tables_that_he_has_a_right_to_and_no_others() -> None
     assert "orders" in str(catalog.relation("information_schema", "tables").to_pylist())
     with pytest.raises(NotFound, match=r'"shop.secret" does not exist'):
         _translated("SELECT 'shop.secret'::regclass", _tables("shop.orders"))
+
+
+@pytest.mark.parametrize(
+    ("call", "value"),
+    [
+        ("has_table_privilege('shop.orders', 'select')", True),
+        ("has_table_privilege('Orders', 'SELECT ')", True),
+        ("has_table_privilege('crm.people', 'select')", False),
+        ("has_table_privilege('shop.orders', 'insert, Select')", True),
+        ("has_table_privilege('shop.orders', 'insert, update')", False),
+        ("has_table_privilege('shop.orders', 'SELECT WITH GRANT OPTION')", False),
+        ("has_table_privilege('ann', 'shop.orders'::regclass, 'select')", True),
+        ("has_table_privilege('lakestore', 'crm.people', 'select')", True),
+        ("has_table_privilege('public', 'shop.orders', 'select')", False),
+        ("has_table_privilege('public', 'pg_class', 'select')", True),
+        ("has_table_privilege('pg_authid', 'select')", False),
+        ("has_table_privilege(99::oid, 'select')", None),
+        ("has_table_privilege('shop.orders', NULL)", None),
+        ("has_any_column_privilege('crm.people', 'select')", False),
+        ("has_column_privilege('shop.orders', 'customer', 'select')", True),
+        ("has_column_privilege('shop.orders', 1::int2, 'select')", True),
+        ("has_column_privilege('crm.people', 'name', 'select')", False),
+        ("has_column_privilege('shop.orders', 99::int2, 'select')", None),
+        ("has_schema_privilege('shop', 'create, USAGE')", True),
+        ("has_schema_privilege('ann', 'shop', 'create')", False),
+        ("has_database_privilege(current_database(), 'connect')", True),
+        ("has_database_privilege(current_database(), 'create')", False),
+        ("pg_has_role('lakestore', 'usage')", False),
+        ("pg_has_role('ann', 'member')", True),
+        (
+            "(SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relnamespace > 16384"
+            " AND has_table_privilege(oid, 'select'))",
+            "orders",
+        ),
+        ("(SELECT string_agg(table_name, ' ') FROM information_schema.table_privileges)", "orders"),
+    ],
+)
+def test_privileges_are_the_callers_right_to_read(lake: Lake, call: str, value: object) -> None:
+    found = answer(lake, f"SELECT {call} AS found", replace(SESSION, readable=("shop.*",)))
+    assert found["found"].to_pylist() == [value]
+
+
+@pytest.mark.parametrize(
+    ("call", "sqlstate"),
+    [
+        ("has_table_privilege('shop.nope', 'select')", "42P01"),
+        ("has_table_privilege(x, 'select') FROM (VALUES ('shop.nope')) v(x)", "42P01"),
+        ("has_table_privilege('shop.orders', 'selec')", "22023"),
+        ("has_table_privilege('bob', 'shop.orders', 'select')", "42704"),
+        ("has_column_privilege('shop.orders', 'nope', 'select')", "42703"),
+        ("has_schema_privilege('nope', 'usage')", "3F000"),
+        ("has_database_privilege('nope', 'connect')", "3D000"),
+        ("has_function_privilege('nope()', 'execute')", "42883"),
+        ("has_type_privilege('nope', 'usage')", "42704"),
+    ],
+)
+def test_privileges_of_unknown_objects_have_the_errors_of_postgresql(lake: Lake, call: str, sqlstate: str) -> None:
+    with pytest.raises(LakestoreError) as error:
+        answer(lake, f"SELECT {call}")
+    assert sqlstate_of(error.value) == sqlstate
 
 
 def test_oids_follow_from_numbers_and_names_and_never_collide(monkeypatch: pytest.MonkeyPatch) -> None:

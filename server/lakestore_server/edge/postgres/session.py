@@ -36,7 +36,8 @@ from lakestore_server.edge.postgres.statements import (
     Statement,
     statements_of,
 )
-from lakestore_server.edge.postgres.variables import SERVER_VERSION, Variables
+from lakestore_server.edge.postgres.variables import Variables
+from lakestore_server.queries.postgres.names import VERSION
 from lakestore_server.queries.postgres.types import postgres_type
 from lakestore_server.queries.question import Cancelled
 
@@ -292,9 +293,8 @@ class Session:
     def _facts(self, number: int) -> Mapping[str, str]:
         user, database = self._greeting.user, self._greeting.database
         users = dict.fromkeys(("current_user", "session_user", "current_role", "user"), user)
-        version = f"PostgreSQL {SERVER_VERSION}"
         return {**users, "current_database": database, "current_catalog": database, "pg_backend_pid": str(number)} | {
-            "version": version
+            "version": VERSION
         }
 
     # --- both protocols

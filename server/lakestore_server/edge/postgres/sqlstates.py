@@ -49,6 +49,16 @@ _OF_KINDS: Mapping[type[LakestoreError], str] = {
 
 
 _OF_SENTENCES: Sequence[tuple[str, str]] = (
+    ("there is no schema", "3F000"),
+    ("there is no type", "42704"),
+    ("there is no role", "42704"),
+    ("there is no function", "42883"),
+    ('" of relation does not exist', "42703"),
+    ('relation "', "42P01"),
+    ('schema "', "3F000"),
+    ('database "', "3D000"),
+    ('role "', "42704"),
+    ("unrecognized privilege type", BAD_VALUE),
     ("there is no table", "42P01"),
     ("there is no column", "42703"),
     ("Referenced column", "42703"),
@@ -59,7 +69,7 @@ _OF_SENTENCES: Sequence[tuple[str, str]] = (
     ("Out of Range Error", "22003"),
     ("division by zero", "22012"),
 )
-"""Parts of sentences of `Invalid` by which a query process tells more than its class does."""
+"""Parts of sentences of `Invalid` and `NotFound` by which a query process tells more than its class does."""
 _PROCESS_ENDED = "the query's process has ended"
 
 
@@ -91,7 +101,7 @@ def sqlstate_of(error: LakestoreError) -> str:
     own = getattr(error, "sqlstate", "")
     if own:
         return str(own)
-    if isinstance(error, errors.Invalid):
+    if isinstance(error, errors.Invalid | errors.NotFound):
         code = next((code for part, code in _OF_SENTENCES if part in error.message), "")
         if code:
             return code

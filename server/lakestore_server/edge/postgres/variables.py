@@ -18,8 +18,8 @@ from lakestore.model.alteration import Requirement
 from lakestore.model.times import position_text
 from lakestore_server.edge.postgres.sqlstates import BAD_VALUE, FIXED_VARIABLE, UNKNOWN_VARIABLE, SqlError
 from lakestore_server.edge.postgres.statements import tokens_of
+from lakestore_server.queries.postgres.settings_rows import SERVER_VERSION, SERVER_VERSION_NUM
 
-SERVER_VERSION, SERVER_VERSION_NUMBER = "16.9 (Lakestore)", "160009"
 AT, FRESHNESS, THROUGH = "lakestore.at", "lakestore.require_freshness", "lakestore.require_complete_through"
 _TRUE, _FALSE = {"on", "true", "yes", "1", "t", "y"}, {"off", "false", "no", "0", "f", "n"}
 _UNITS_MS = {"": 1.0, "us": 0.001, "ms": 1.0, "s": 1_000.0, "min": 60_000.0, "h": 3_600_000.0, "d": 86_400_000.0}
@@ -195,7 +195,7 @@ _DEFINITIONS = (
     Variable("search_path", "public", _plain, False, "Databases of the lake in which plain names are looked up"),
     Variable("server_encoding", "UTF8", None, True),
     Variable("server_version", SERVER_VERSION, None, True),
-    Variable("server_version_num", SERVER_VERSION_NUMBER, None),
+    Variable("server_version_num", SERVER_VERSION_NUM, None),
     Variable("session_authorization", "", None, True),
     Variable("standard_conforming_strings", "on", _choice("on"), True),
     Variable("statement_timeout", "0", _span, False, "Time after which a statement is cancelled; 0 is without"),

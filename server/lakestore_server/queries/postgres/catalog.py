@@ -21,6 +21,7 @@ from lakestore.model.table import Table
 from lakestore.model.types import arrow_type
 from lakestore.rows.literals import text_literal
 from lakestore.union.sql_gate import folded
+from lakestore_server.access.principals import Grant
 from lakestore_server.queries.postgres import oids, settings_rows
 from lakestore_server.queries.postgres.fixed_catalog import (
     CATALOG_OID,
@@ -54,6 +55,8 @@ class Session:
     """Values of the session's variables; variables that are left out have their defaults."""
     backend: int = 1
     """The number that BackendKeyData gave to the connection."""
+    readable: tuple[str, ...] = ("*",)
+    """Patterns of the tables that the user may read; the catalog also lists tables on which he has another right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,12 @@ class Catalog:
     def tables(self) -> tuple[ListedTable, ...]:
         """The tables that the caller may see."""
         return tuple(self._listed(table) for table in self.lake_tables)
+
+    @cached_property
+    def readable(self) -> list[ListedTable]:
+        """The tables that the caller may read."""
+        grant = Grant(frozenset({"read"}), self.session.readable)
+        return [each for each in self.tables if grant.covers(each.table.name)]
 
     @cached_property
     def table_names(self) -> frozenset[str]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from lakestore.rows.literals import text_literal
-from lakestore_server.queries.postgres import settings_rows
+from lakestore_server.queries.postgres import privileges, settings_rows
 from lakestore_server.queries.postgres.catalog import Session
 
 SCHEMA = "__pg_catalog"
@@ -28,7 +28,6 @@ _DEFINITION = _looked_up("definitions", "oid", "text")
 _DESCRIPTION = _looked_up("pg_description WHERE objsubid = 0", "objoid", "description")
 _ARGUMENTS = _looked_up("function_names", "oid", "arguments")
 _PLAIN_NAME = "{k} = replace(lower(CAST(o AS VARCHAR)), 'pg_catalog.', '')"
-_PRIVILEGE = "regexp_full_match(lower(p), '.*(select|usage|connect|execute).*')"
 
 MACROS: Mapping[str, tuple[str, ...]] = {
     # names of objects
@@ -82,10 +81,14 @@ MACROS: Mapping[str, tuple[str, ...]] = {
     "pg_relation_is_updatable": ("(o, b) AS 0",),
     "pg_column_is_updatable": ("(o, n, b) AS false",),
     # casts
+    "folded_name": (
+        "(t) AS replace(CASE WHEN contains(CAST(t AS VARCHAR), '\"') THEN CAST(t AS VARCHAR)"
+        " ELSE lower(CAST(t AS VARCHAR)) END, '\"', '')",
+    ),
     "regclass_of": (
         "(o) AS coalesce(TRY_CAST(o AS UINTEGER), (SELECT any_value(__v) FROM (SELECT oid AS __v, full_name AS __f,"
         " CASE WHEN visible THEN short_name END AS __s FROM {c}.relation_names) AS __x"
-        " WHERE __f = replace(CAST(o AS VARCHAR), '\"', '') OR __s = replace(CAST(o AS VARCHAR), '\"', '')))",
+        " WHERE folded_name(o) IN (__f, __s)))",
     ),
     "regclass_name": (f"(o) AS coalesce({_looked_up('relation_names', 'oid', 'name')}, CAST(o AS VARCHAR))",),
     "regtype_of": (
@@ -129,22 +132,7 @@ MACROS: Mapping[str, tuple[str, ...]] = {
     "txid_current": ("() AS CAST(1 AS BIGINT)",),
     "clock_timestamp": ("() AS now()",),
     "statement_timestamp": ("() AS now()",),
-    **dict.fromkeys(
-        (
-            "has_table_privilege",
-            "has_schema_privilege",
-            "has_database_privilege",
-            "has_function_privilege",
-            "has_type_privilege",
-            "has_any_column_privilege",
-            "has_language_privilege",
-            "has_tablespace_privilege",
-        ),
-        (f"(o, p) AS {_PRIVILEGE}", f"(u, o, p) AS {_PRIVILEGE}"),
-    ),
-    "has_column_privilege": (f"(o, c, p) AS {_PRIVILEGE}", f"(u, o, c, p) AS {_PRIVILEGE}"),
-    "has_sequence_privilege": ("(o, p) AS false", "(u, o, p) AS false"),
-    "pg_has_role": ("(r, p) AS true", "(u, r, p) AS true"),
+    **privileges.MACROS,
     **dict.fromkeys(
         (
             "pg_relation_size",
@@ -240,6 +228,21 @@ def calls_of(names: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(macros), frozenset(relations)
 
 
+def _ordered(names: Iterable[str]) -> list[str]:
+    """The macros in an order in which each follows the macros that it calls: DuckDB looks names up at once."""
+    made: dict[str, None] = {}
+
+    def make(name: str) -> None:
+        for called in _CALL.findall(" ".join(MACROS[name])):
+            if called in MACROS and called != name and called not in made:
+                make(called)
+        made[name] = None
+
+    for name in sorted(names):
+        make(name)
+    return list(made)
+
+
 def texts(names: Iterable[str], session: Session, version: str) -> tuple[str, ...]:
     """The statements that create these macros."""
     path = ", ".join(map(text_literal, session.search_path))
@@ -256,7 +259,7 @@ def texts(names: Iterable[str], session: Session, version: str) -> tuple[str, ..
         "settings": f"map([{', '.join(known)}], [{', '.join(values_of)}])",
     }
     made = []
-    for name in sorted(names):
+    for name in _ordered(names):
         forms = ", ".join(form.format(**values) for form in MACROS[name])
         made.append(f'CREATE MACRO memory.main."{name}"{forms}')
     return tuple(made)

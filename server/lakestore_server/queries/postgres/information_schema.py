@@ -152,16 +152,16 @@ def _constraint_column_usage(catalog: Catalog, relation: Relation) -> pa.Table:
 def _table_privileges(catalog: Catalog, relation: Relation) -> pa.Table:
     user = catalog.session.user
     columns = {
-        "grantor": [each.owner for each in catalog.tables],
+        "grantor": [each.owner for each in catalog.readable],
         "grantee": user,
         "table_catalog": catalog.session.database,
-        "table_schema": [each.table.namespace for each in catalog.tables],
-        "table_name": [each.table.short_name for each in catalog.tables],
+        "table_schema": [each.table.namespace for each in catalog.readable],
+        "table_name": [each.table.short_name for each in catalog.readable],
         "privilege_type": "SELECT",
         "is_grantable": "NO",
         "with_hierarchy": "YES",
     }
-    return rows_of(relation, len(catalog.tables), columns)
+    return rows_of(relation, len(catalog.readable), columns)
 
 
 def _roles(catalog: Catalog, relation: Relation) -> pa.Table:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakestore_server.queries.postgres.catalog import format_type, index_definition, quoted
-from lakestore_server.queries.postgres.fixed_catalog import PG_CATALOG, fixed_rows, relations
+from lakestore_server.queries.postgres.fixed_catalog import FIRST_USER_OID, PG_CATALOG, fixed_rows, relations
 
 if TYPE_CHECKING:
     from lakestore_server.queries.postgres.catalog import Catalog
@@ -41,11 +41,21 @@ _RELATION_NAMES = {
     "full_name": pa.string(),
     "short_name": pa.string(),
     "visible": pa.bool_(),
+    "readable": pa.bool_(),
+    "public": pa.bool_(),
 }
+SECRET = frozenset(
+    {"pg_authid", "pg_backend_memory_contexts", "pg_config", "pg_file_settings", "pg_hba_file_rules"}
+    | {"pg_ident_file_mappings", "pg_largeobject", "pg_replication_origin_status", "pg_shadow", "pg_shmem_allocations"}
+    | {"pg_statistic", "pg_statistic_ext_data", "pg_subscription", "pg_user_mapping"}
+)
+"""Relations of pg_catalog that PostgreSQL shows to superusers alone."""
 
 
 def _relation_names(catalog: Catalog) -> pa.Table:
-    """`name` is the name that regclass shows; `visible` is true for what a name without a schema means."""
+    """`name` is the name that regclass shows; `visible` is true for what a name without a schema means. The caller may
+    select from a `readable` relation, every role from a `public` one."""
+    readable = {each.oid for each in catalog.readable}
     found: list[tuple[object, ...]] = []
     path = (PG_CATALOG, *catalog.session.search_path)
     named = sorted(_named_oids(catalog), key=lambda each: path.index(each[0]) if each[0] in path else len(path))
@@ -54,7 +64,8 @@ def _relation_names(catalog: Catalog) -> pa.Table:
         visible = schema in path and name not in taken
         taken.add(name)
         shown = quoted(name) if visible else f"{quoted(schema)}.{quoted(name)}"
-        found.append((oid, shown, f"{schema}.{name}", name, visible))
+        public = oid < FIRST_USER_OID and name not in SECRET
+        found.append((oid, shown, f"{schema}.{name}", name, visible, public or oid in readable, public))
     return _table(_RELATION_NAMES, found)
 
 

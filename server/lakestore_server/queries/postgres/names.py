@@ -7,7 +7,7 @@ from typing import Any
 from lakestore.release import RELEASE
 from lakestore_server.queries.postgres.settings_rows import SERVER_VERSION
 
-VERSION = f"PostgreSQL {SERVER_VERSION} (Lakestore {RELEASE}, read-only)"
+VERSION = f"PostgreSQL {SERVER_VERSION.partition(' ')[0]} (Lakestore {RELEASE}, read-only)"
 """The answer of `version()`. Clients read the number behind the first word."""
 OID = "UINTEGER"
 """DuckDB's type for an oid: no other type of PostgreSQL has its values."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-SERVER_VERSION, SERVER_VERSION_NUM = "15.0", "150000"
-"""The version of PostgreSQL whose catalog this is."""
+MAJOR = 15
+"""The version of PostgreSQL that the port speaks, and whose catalog `postgres15.json` is."""
+SERVER_VERSION, SERVER_VERSION_NUM = f"{MAJOR}.18 (Lakestore)", f"{MAJOR}0018"
 DEFAULTS = {
     "application_name": "",
     "bytea_output": "hex",

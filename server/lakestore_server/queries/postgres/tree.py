@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakestore.union import sql_functions, sql_text
 from lakestore.union.sql_gate import folded
-from lakestore_server.queries.postgres import comparisons, functions, names, object_names, patterns
+from lakestore_server.queries.postgres import comparisons, functions, names, object_names, patterns, privileges
 from lakestore_server.queries.postgres.fixed_catalog import INFORMATION_SCHEMA, PG_CATALOG, relations
 from lakestore_server.queries.postgres.lookup_relations import NAMES as LOOKUPS
 from lakestore_server.queries.postgres.nodes import (
@@ -251,7 +251,17 @@ class Rewriting:
         if name.startswith(object_names.NUMBER_FUNCTIONS):
             for place, child in enumerate(children):
                 children[place] = self._as_number(child)
+                self.changed |= children[place] is not child
+            self._named_object(name, children)
         return node
+
+    def _named_object(self, name: str, arguments: list[Node]) -> None:
+        """Look up the constant name of an object whose privileges are asked. Raises `NotFound`."""
+        kind, place = privileges.OBJECTS.get(name, ("", 0))
+        text = constant_text(arguments[place]) if kind and -place <= len(arguments) else None
+        if text is not None:
+            arguments[place] = object_names.oid_constant(self._catalog, kind, text)
+            self.changed = True
 
     def _cast(self, node: Node, parent: Node) -> Node:
         size = self._sizes.get(node["query_location"])
