@@ -533,7 +533,7 @@ class Server:
             self._flight = self._flight_port(self.queries, admission, console)
             self.about["flight"] = joined(host, self._flight.port)
         if self.settings.postgres.port >= 0:
-            self._postgres = self._postgres_port(self.queries)
+            self._postgres = self._postgres_port(self.queries, console)
             self.about["postgres"] = joined(host, self._postgres.port)
         if self._flight is not None or self._postgres is not None:
             self.queries.keep_warm()
@@ -559,13 +559,14 @@ class Server:
                 clock=self._clock,
                 calls=self.service.calls,
                 clients=console.clients,
+                figures=self.sources.flight,
                 keys=self._keys,
                 limits=self.settings.limits,
             )
         except RuntimeError as error:
             raise Unavailable(f"the Flight port {port} cannot be opened: is it in use? 0 picks a free one") from error
 
-    def _postgres_port(self, queries: QueryService) -> PostgresPort:
+    def _postgres_port(self, queries: QueryService, console: Console) -> PostgresPort:
         """The port of the Postgres protocol, which serves."""
         port = PostgresPort(
             host=self.settings.host,
@@ -575,6 +576,7 @@ class Server:
             limits=self.settings.limits,
             keys=self._keys,
             figures=self.sources.postgres,
+            clients=console.clients,
             on_end=self._on_fatal,
         )
         port.start()

@@ -13,6 +13,7 @@ from typing import Any
 import adbc_driver_manager
 import duckdb
 import grpc
+import httpx
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -370,6 +371,37 @@ def test_a_query_is_cancelled_before_and_while_it_runs(served: Served, ann: Flig
     assert pb.CancelFlightInfoResult.FromString(body).status == pb.CANCEL_STATUS_NOT_CANCELLABLE
     with FlightClient(address(served), token_of("ben")) as ben, pytest.raises(grpc.RpcError, match="not of this"):
         ben.act("CancelFlightInfo", pb.CancelFlightInfoRequest(info=info), raw=True)
+
+
+def test_queries_streams_and_handles_are_shown_and_counted(
+    served: Served, ann: FlightClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann.act("BeginTransaction", pb.ActionBeginTransactionRequest())
+    ticket = ann.info(pb.CommandStatementQuery(query=LONG)).endpoint[0].ticket
+    headers = {"Authorization": f"Bearer {token_of('root')}"}
+    with httpx.Client(base_url=f"http://{served.server.about['http']}", headers=headers, timeout=60) as root:
+        stream = ann.stream("DoGet", ticket, pb.FlightData)
+        until(lambda: root.get("/console/api/queries").json(), "the query")
+        (query,) = root.get("/console/api/queries").json()
+        assert (query["principal"], query["door"], query["text"]) == ("ann", "flight", LONG)
+        (client,) = (each for each in root.get("/console/api/clients").json() if each["streams"])
+        assert (client["principal"], client["port"], client["call"]) == ("ann", "flight", "DoGet")
+        flight = served.server._flight
+        assert flight is not None
+        monkeypatch.setattr(flight._permits, "_most", 1)
+        with pytest.raises(grpc.RpcError, match="streams are open, the limit") as error:
+            ann.redeem(ticket)
+        assert code_of(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        page = root.get("/metrics").text
+        assert "lakestore_flight_streams 1.0" in page
+        assert 'lakestore_port_limit{port="flight"}' in page
+        assert served.server.sources.flight.refused > 0
+        assert served.server.sources.flight.handles()["transaction"] > 0
+        assert root.post(f"/console/api/queries/{query['number']}/cancel").status_code == 200
+        with pytest.raises(grpc.RpcError, match="an administrator has cancelled it"):
+            next(stream)
+        until(lambda: served.server.sources.flight.streams() == 0, "the end of the stream")
+        assert served.server.sources.queries.status()["ended"]["flight"]["Cancelled"] > 0
 
 
 def test_a_query_ends_when_its_reader_goes(served: Served) -> None:

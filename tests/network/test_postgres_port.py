@@ -370,6 +370,21 @@ def small(folder: Path, limits: Limits) -> Served:
     return Served(folder / "data", ports=True, postgres=Postgres(port=0), limits=limits)
 
 
+def test_a_connection_is_shown_among_the_clients(served: Served) -> None:
+    console = served.server._console
+    assert console is not None
+
+    def shown() -> dict[str, tuple[str, int]]:
+        return {each.peer: (each.principal, each.streams) for each in console.clients.now() if each.port == "postgres"}
+
+    with connected(served) as connection:
+        plain = socket.socket(fileno=os.dup(connection.pgconn.socket))
+        with plain:
+            peer = ":".join(map(str, plain.getsockname()))
+        assert shown()[peer] == ("ann", 1)
+    until(lambda: shown()[peer] == ("ann", 0), "the end of the connection")
+
+
 def test_connections_are_bounded_in_number_and_time(tmp_path: Path) -> None:
     with small(tmp_path, Limits(sql_connections=4, sql_start_ms=1_500)) as served:
         known = [connected(served, sslmode="disable") for _ in range(3)]

@@ -1,6 +1,7 @@
 """Clients: connections with recent calls, by port and principal, for the console.
 
 Only the begin of a call is noted, which takes a few hundred nanoseconds. Calls on an open stream count as the stream's.
+A connection of the Postgres port is one call and one stream: its queries are in the list of queries.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Client:
     """A connection."""
 
     port: str
-    """grpc or http."""
+    """`grpc`, `http`, `flight` or `postgres`."""
     principal: str
     """Empty on a server without principals."""
     peer: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -38,6 +39,23 @@ class PostgresConnections:
         """Connections that were refused or closed for a limit, since the start."""
 
 
+class FlightFigures:
+    """Open streams and kept handles of the Flight port, which sets the two readers. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.streams: Callable[[], int] = lambda: 0
+        self.handles: Callable[[], Mapping[str, int]] = dict
+        """Kind of handle to the number of its entries."""
+        self.refused = 0
+        """Calls that were refused for a limit of number, bytes or time, since the start."""
+        self._lock = threading.Lock()
+
+    def count_refusal(self) -> None:
+        """Count a call that is refused for a limit."""
+        with self._lock:
+            self.refused += 1
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """The parts of a server that metrics read."""
@@ -51,6 +69,7 @@ class Sources:
     status: StatusReader
     queries: QueryFigures
     postgres: PostgresConnections = field(default_factory=PostgresConnections)
+    flight: FlightFigures = field(default_factory=FlightFigures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -632,6 +632,29 @@ FAMILIES = (
         lambda m: m.sources.postgres.refused,
     ),
     Family(
+        "lakestore_flight_streams", "gauge", "Open streams of the Flight port.", lambda m: m.sources.flight.streams()
+    ),
+    Family(
+        "lakestore_flight_handles",
+        "gauge",
+        "Prepared statements, transactions and sessions that the Flight port keeps for its clients, by kind.",
+        lambda m: [((kind,), count) for kind, count in m.sources.flight.handles().items()],
+        ("kind",),
+    ),
+    Family(
+        "lakestore_flight_refused_calls",
+        "counter",
+        "Calls of the Flight port that were refused for a limit of number, bytes or time.",
+        lambda m: m.sources.flight.refused,
+    ),
+    Family(
+        "lakestore_port_limit",
+        "gauge",
+        "The most connections of the port `postgres`, and the most open streams of the port `flight`.",
+        lambda m: [(("postgres",), m.engine.limits.sql_connections), (("flight",), m.engine.limits.streams)],
+        ("port",),
+    ),
+    Family(
         "lakestore_rpc_seconds",
         "histogram",
         "Duration of gRPC calls, by method and outcome: `ok` or the kind of the error; a stream is one call. "

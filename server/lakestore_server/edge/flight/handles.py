@@ -36,7 +36,7 @@ class Handles(Generic[Value]):
 
     def __init__(self, clock: Clock, what: str) -> None:
         """`what` names the kind in the error for a handle without entry."""
-        self._clock, self._what = clock, what
+        self._clock, self.what = clock, what
         self._lock = threading.Lock()
         self._entries: OrderedDict[tuple[str, bytes], _Entry[Value]] = OrderedDict()
         """By owner and handle, least recently used first."""
@@ -71,7 +71,7 @@ class Handles(Generic[Value]):
             entry = self._entries.get((owner, handle))
             if entry is None:
                 said = "it was closed, was idle for an hour, or the server restarted"
-                raise NotFound(f"there is no such {self._what}: {said}")
+                raise NotFound(f"there is no such {self.what}: {said}")
             self._entries.move_to_end((owner, handle))
             entry.used = self._clock.monotonic()
             return entry.value

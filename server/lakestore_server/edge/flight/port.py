@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -33,6 +34,7 @@ from lakestore_server.host.rate_limited_log import RateLimitedLog
 from lakestore_server.host.workers import Workers
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.clients import Clients
+from lakestore_server.operate.metric_sources import FlightFigures
 from lakestore_server.queries.question import Cancelled
 
 log = logging.getLogger("lakestore.flight")
@@ -59,14 +61,17 @@ class FlightPort:
         clock: Clock,
         calls: Calls,
         clients: Clients,
+        figures: FlightFigures,
         keys: TlsKeys | None = None,
         limits: Limits = DEFAULT,
     ) -> None:
         self._verbs, self._admission, self._calls, self._clients = verbs, admission, calls, clients
+        self._figures = figures
         self._asks_certificates = keys is not None and keys.client_ca is not None
         self._workers = Workers(min(limits.threads, THREADS), "flight")
         refusal = f"{limits.streams} streams are open, the limit: try again later"
         self._permits = Quota(limits.streams, 0.0, refusal, share_of(limits.streams, limits))
+        figures.streams, figures.handles = lambda: self._permits.held, verbs.handle_counts
         self._defects = RateLimitedLog(clock, DEFECT_LOG_SECONDS)
         self._streams: set[AnswerStream] = set()
         self._first_messages = FirstMessages(limits.waiting_calls, limits.first_message_ms / 1_000, self._too_late)
@@ -102,6 +107,7 @@ class FlightPort:
         try:
             admitted = self._admitted(call)
             if self._workers.is_full:
+                self._figures.count_refusal()
                 raise Exhausted("the server is at its limit of calls: try again later", retry_after=BUSY_SECONDS)
         except LakestoreError as error:
             self._fail(call, error)
@@ -132,6 +138,7 @@ class FlightPort:
                 stream.tick(now)
 
     def _too_late(self, call: Rpc, why: str) -> None:
+        self._figures.count_refusal()
         self._fail(call, Unavailable(f"{why}: try again", applied="no", retry_after=BUSY_SECONDS), if_receiving=True)
 
     def _greet(self, call: Rpc, admitted: RpcCall) -> None:
@@ -216,7 +223,13 @@ class FlightPort:
 
     def _counted(self, call: Rpc, admitted: RpcCall, items: Generator[bytes]) -> Generator[bytes]:
         """The items, while the call is counted and has a permit."""
-        with self._permits.taken(1, admitted.owner), self._calls.call(call.path.removeprefix(FLIGHT), is_stream=True):
+        with ExitStack() as held:
+            try:
+                held.enter_context(self._permits.taken(1, admitted.owner))
+            except Exhausted:
+                self._figures.count_refusal()
+                raise
+            held.enter_context(self._calls.call(call.path.removeprefix(FLIGHT), is_stream=True))
             admitted.request(None)
             yield from items
 

@@ -148,6 +148,11 @@ class Verbs:
         """The names of the actions."""
         return list(self._actions)
 
+    def handle_counts(self) -> dict[str, int]:
+        """Kind of handle to the number of its entries."""
+        kinds: tuple[Handles[Any], ...] = (self._prepared, self._transactions, self._sessions)
+        return {each.what: len(each) for each in kinds}
+
     def info(self, peer: Peer, descriptor: pb.FlightDescriptor) -> pb.FlightInfo:
         """The schema of a command's rows, and the ticket for them."""
         command = messages.command_of(descriptor.cmd)

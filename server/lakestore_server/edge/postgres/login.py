@@ -39,6 +39,8 @@ class Peer:
     """The names in the client's certificate."""
     server_hash: bytes = b""
     """The hash of the server's certificate, to which a client may bind its dialog."""
+    address: str = ""
+    """Host and port of the client."""
 
 
 @dataclass(slots=True)

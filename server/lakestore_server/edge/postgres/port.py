@@ -39,6 +39,7 @@ from lakestore_server.edge.postgres.session import MAY_WAIT, Session
 from lakestore_server.edge.postgres.sqlstates import FatalError
 from lakestore_server.edge.tls import TlsKeys, is_loopback, names_of
 from lakestore_server.host.quota import share_of
+from lakestore_server.operate.clients import Clients
 from lakestore_server.operate.metric_sources import PostgresConnections
 
 log = logging.getLogger("lakestore.postgres")
@@ -51,6 +52,8 @@ AHEAD_BYTES = 1 << 20
 """Bytes that wait for a client before its session stops."""
 BURST_BYTES = 64 << 10
 """Bytes that are sent together, and received bytes from which on the client waits for its session."""
+PORT = "postgres"
+"""The port's name in the list of clients."""
 PROTOCOL = "postgresql"
 """The name in TLS of the protocol (ALPN)."""
 TLS_HANDSHAKE = 0x16
@@ -102,8 +105,9 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=AHEAD_BYTES)  # type: ignore[attr-defined]
         _keep_alive(transport.get_extra_info("socket"))
         address = transport.get_extra_info("peername")
+        shown = ":".join(map(str, address[:2])) if address else "a local socket"
         is_local = not address or is_loopback(str(address[0]).removeprefix("::ffff:"))
-        self.session = Session(self._port, Peer(is_local, may_encrypt=self._port.has_tls))
+        self.session = Session(self._port, Peer(is_local, may_encrypt=self._port.has_tls, address=shown))
         self.since = loop.time()
         self._start = loop.call_later(self._port.limits.sql_start_ms / 1_000, partial(self._port.late, self))
         self._port.opened(self)
@@ -333,11 +337,13 @@ class PostgresPort:
         questions: Callable[[Caller], Questions],
         limits: Limits,
         figures: PostgresConnections,
+        clients: Clients,
         keys: TlsKeys | None = None,
         on_end: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         """`on_end` is called if the port ends without `stop`."""
         self.access, self.limits, self._ask, self._figures = access, limits, questions, figures
+        self._clients = clients
         self._host, self._wanted, self._keys, self._on_end = host, port, keys, on_end
         self._context: tuple[tuple[int, ...], ssl.SSLContext, bytes] | None = None
         """(stamp of the files, context, hash of the certificate)."""
@@ -468,12 +474,16 @@ class PostgresPort:
                 del self._sessions[number]
                 if session.caller is not None:
                     self._owners[session.caller.counted_as] -= 1
+                    self._clients.ends(PORT, session.caller.counted_as, session.peer.address)
 
     def late(self, connection: Connection) -> None:
         """Close a connection whose client has not proved who it is in time."""
         if connection.session.caller is None:
             self._figures.refused += 1
             connection.abort()
+
+    def _count_refusal(self) -> None:
+        self._figures.refused += 1
 
     def _count(self) -> None:
         unknown = sum(each.session.caller is None for each in self._connections)
@@ -529,11 +539,14 @@ class PostgresPort:
         share = share_of(self.limits.sql_connections, self.limits)
         with self._lock:
             if owner and self._owners[owner] >= share:
+                self.call(self._count_refusal)
                 sentence = f"{owner} has {share} connections, its share: close some"
                 raise FatalError(sqlstates.TOO_MANY_CONNECTIONS, sentence)
             self._owners[owner] += 1
             number, secret = next(self._numbers), secrets.token_bytes(SECRET_BYTES if minor >= 2 else 4)
             self._sessions[number] = session, secret
+        self._clients.calls(PORT, owner, session.peer.address, "connect")
+        self._clients.opens(PORT, owner, session.peer.address)
         self.call(self._count)
         return number, secret
 
@@ -563,7 +576,7 @@ class PostgresPort:
             total = sum(self._bytes.values())
         if total <= self.limits.sql_receiving_bytes:
             return None
-        self._figures.refused += 1
+        self.call(self._count_refusal)
         return FatalError(sqlstates.OUT_OF_MEMORY, "the server is at its limit of bytes of unfinished messages")
 
 
