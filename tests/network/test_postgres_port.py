@@ -571,5 +571,7 @@ def test_a_process_waits_for_the_first_query_and_is_replaced(tmp_path: Path) -> 
         assert ready.child.pid is not None
         with connected(served, sslmode="disable") as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
+            assert pool.bound == 0, "the server answers a constant query itself"
+            assert connection.execute("SELECT 1 + 1").fetchone() == (2,)
             assert ready.owner == ""
             until(lambda: pool.counts() == {"unused": 1, "idle": 1, "busy": 0}, "another one waits")

@@ -37,6 +37,7 @@ from lakestore_server.host.supervisor import Supervisor
 from lakestore_server.host.worker import Worker
 from lakestore_server.operate.query_figures import QueryFigures, shown_text
 from lakestore_server.queries.answer import Answer, MayWait
+from lakestore_server.queries.constant_query import ConstantAnswer, described
 from lakestore_server.queries.key_query import KeyAnswer, KeyQueries
 from lakestore_server.queries.lake_files import LakeFiles
 from lakestore_server.queries.pool import Pool, QueryProcess
@@ -216,9 +217,9 @@ class QuerySession:
 
     def describe(self, question: Question, *, waits: bool = True) -> Description:
         """The types of a text, which is not run."""
-        described = self._service.keys.describe(self._caller, question, waits=waits)
-        if described is not None:
-            return described
+        known = described(question) or self._service.keys.describe(self._caller, question, waits=waits)
+        if known is not None:
+            return known
         if not waits:
             raise MayWait
         run = self._begin(question)
@@ -230,9 +231,9 @@ class QuerySession:
 
     def run(self, question: Question, *, waits: bool = True) -> Answer:
         """The answer, when its head is there. Close it."""
-        keyed = self._keyed(question, waits=waits)
-        if keyed is not None:
-            return keyed
+        known = self._at_once(question, waits=waits)
+        if known is not None:
+            return known
         if not waits:
             raise MayWait
         run = self._begin(question)
@@ -261,14 +262,16 @@ class QuerySession:
         self._is_closed = True
         self.cancel("its reader is gone")
 
-    def _keyed(self, question: Question, *, waits: bool) -> KeyAnswer | None:
-        """The answer of a key query; None if a process must answer, or without `waits` if the look-up may wait."""
+    def _at_once(self, question: Question, *, waits: bool) -> KeyAnswer | ConstantAnswer | None:
+        """The answer of a constant or key query; None if a process must answer, or without `waits` if the look-up may
+        wait."""
         service, began = self._service, time.monotonic()
         if self._is_closed or self._refusal or service.is_closing:
             return None
-        outcome, answer = "NotFresh", None
+        outcome: str = "NotFresh"
+        answer: KeyAnswer | ConstantAnswer | None = None
         try:
-            answer = service.keys.answer(self._caller, question, waits=waits)
+            answer = ConstantAnswer.of(question) or service.keys.answer(self._caller, question, waits=waits)
             outcome = "ok"
         finally:
             if answer is not None or outcome != "ok":
@@ -280,7 +283,7 @@ class QuerySession:
                     seconds=time.monotonic() - began,
                     rows=answer.part.rows if answer else 0,
                     nbytes=len(answer.part.data) if answer else 0,
-                    is_keyed=True,
+                    is_keyed=not isinstance(answer, ConstantAnswer),
                 )
         return answer
 

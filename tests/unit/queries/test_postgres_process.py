@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from lakestore.errors import LakestoreError
+from lakestore_server.queries import constant_query
+from lakestore_server.queries.answer import MayWait
 from lakestore_server.queries.postgres.types import OID_ARROW, postgres_type
 from lakestore_server.queries.question import Dialect, Form, Question
 from lakestore_server.queries.service import QuerySession
@@ -57,6 +59,31 @@ def test_a_confined_process_answers_psqls_texts_with_the_callers_tables(session:
     assert _rows(session, "SELECT count(*), current_user FROM orders WHERE customer ~ '^x'") == [
         {"count": 3, "current_user": "ann"}
     ]
+
+
+@pytest.mark.parametrize("text", ["SELECT 1", " select\n007 ", "SELECT 999999999"])
+def test_a_constant_query_has_the_answer_of_a_process(
+    session: QuerySession, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    asked = [_question(text, form=Form.ROWS, binary=binary) for binary in ((), (True,))]
+    at_once = [_whole(session, question, waits=False) for question in asked]
+    monkeypatch.setattr(constant_query, "constant_of", lambda _: None)
+    with pytest.raises(MayWait):
+        session.run(asked[0], waits=False)
+    assert [_whole(session, question) for question in asked] == at_once
+
+
+@pytest.mark.parametrize("text", ["SELECT 1234567890123", "SELECT 1.5", "SELECT -1", "SELECT 1 AS n", "SELECT $1"])
+def test_other_texts_are_no_constant_queries(text: str) -> None:
+    assert constant_query.constant_of(_question(text)) is None
+
+
+def _whole(session: QuerySession, question: Question, **options: Any) -> tuple[Any, ...]:
+    """Description, columns, token, rows as bytes, and their number."""
+    description = session.describe(question, **options)
+    with session.run(question, **options) as answer:
+        data = b"".join(bytes(part.data) for part in answer.parts())
+        return description, answer.schema, answer.token, data, answer.figures.rows
 
 
 def test_a_description_has_the_types_of_parameters_of_catalog_texts(session: QuerySession) -> None:
