@@ -94,14 +94,16 @@ class Pool:
             return {"unused": unused, "idle": len(self._idle) - unused, "busy": len(self._busy)}
 
     def take(
-        self, owner: str, generation: int, seconds: float, is_over: Callable[[], bool], *, is_nested: bool = False
+        self, owner: str, generation: int, seconds: float, is_over: Callable[[], bool], *, held: int = 0
     ) -> QueryProcess:
         """A process for one question of a principal, after a wait of at most `seconds`. Raises `Exhausted`.
 
-        The wait also ends, with the same error, when `is_over` is true at a `wake`. `is_nested`: the session of the
-        question holds another answer.
+        The wait also ends, with the same error, when `is_over` is true at a `wake`. `held` is the number of processes
+        that answer the question's session already. If these are all, there is no wait.
         """
-        waiter = _Waiter(owner, is_nested)
+        if held >= self._most + NESTED:
+            raise Exhausted(f"the session holds {held} unfinished answers, one in each process: read or close one")
+        waiter = _Waiter(owner, is_nested=held > 0)
         with self._changed:
             self._waiting.append(waiter)
             try:

@@ -288,7 +288,7 @@ class QuerySession:
         return answer
 
     def _begin(self, question: Question) -> QueryRun:
-        run = QueryRun(self._service, self._caller, self._door, question, is_nested=bool(self._runs))
+        run = QueryRun(self._service, self._caller, self._door, question, held=len(self._runs))
         with self._lock:
             if self._is_closed or self._service.is_closing:
                 raise Cancelled(f"the query was ended: {'its reader is gone' if self._is_closed else GOING_DOWN}")
@@ -369,11 +369,9 @@ _UNREADABLE = (
 class QueryRun:
     """One question that is under way: its process, its reads, its time."""
 
-    def __init__(
-        self, service: QueryService, caller: Caller, door: str, question: Question, *, is_nested: bool = False
-    ) -> None:
-        """`is_nested`: the session of the question holds another answer."""
-        self._is_nested = is_nested
+    def __init__(self, service: QueryService, caller: Caller, door: str, question: Question, *, held: int = 0) -> None:
+        """`held` is the number of answers that the session of the question holds."""
+        self._held = held
         self.reads = Reads(service.rpcs, caller)
         self._service, self._owner, self._door, self._question = service, caller.counted_as, door, question
         self._why: str | LakestoreError = ""
@@ -541,9 +539,7 @@ class QueryRun:
         service = self._service
         wait, generation = service.limits.query_wait_seconds, service.rpcs.generation
         try:
-            process = service.pool.take(
-                self._owner, generation, wait, lambda: bool(self._why), is_nested=self._is_nested
-            )
+            process = service.pool.take(self._owner, generation, wait, lambda: bool(self._why), held=self._held)
         except Exhausted:
             if self._why:
                 raise self._exit_error() from None

@@ -128,14 +128,16 @@ def test_a_principal_at_its_share_gets_more_while_nobody_with_fewer_waits() -> N
 def test_a_session_with_an_unfinished_answer_does_not_wait_for_itself() -> None:
     pool = pool_of(most=1)
     first = take(pool, "ann")
-    nested = pool.take("ann", 0, 0, lambda: False, is_nested=True)
-    with pytest.raises(Exhausted):
-        pool.take("ann", 0, 0, lambda: False, is_nested=True)
+    nested = pool.take("ann", 0, 0, lambda: False, held=1)
+    with pytest.raises(Exhausted, match="try again"):
+        pool.take("ann", 0, 0, lambda: False, held=1)
+    with pytest.raises(Exhausted, match="the session holds 2 unfinished answers"):
+        pool.take("ann", 0, 0, lambda: False, held=2)
     pool.give_back(nested, 0)
     assert nested.child.has_ended, "there is room for one process"
     got: list[tuple[str, QueryProcess]] = []
     thread = waiting(pool, "bob", got)
-    pool.give_back(pool.take("cid", 0, 0, lambda: False, is_nested=True), 0)
+    pool.give_back(pool.take("cid", 0, 0, lambda: False, held=1), 0)
     assert not got, "bob waits for the one process"
     pool.give_back(first, 0)
     thread.join()
