@@ -321,7 +321,7 @@ class Server:
         self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline, outside=outside)
         self._look_at_lake(store)
         idle_seconds, rebalance_seconds = settings.subscription_idle_seconds, settings.rebalance_seconds
-        self._subscriptions = subscriptions = Subscriptions(self.engine, clock, idle_seconds, rebalance_seconds)
+        self._subscriptions = subscriptions = Subscriptions(self.engine, leases, clock, idle_seconds, rebalance_seconds)
         producers = ProducerVerbs(self.engine, settings.producer_idle_seconds)
         check_seconds, wake_checkpoint = settings.retention_check_seconds, self.upkeep.checkpointer.wake
         self.presented = SnapshotTables(self.engine, leases, self.catalog, clock, presenter or self._builder())

@@ -23,7 +23,7 @@ def reset(
     """Set a subscription to `earliest`, `latest`, `snapshot`, a time or a token, with the rules of a new
     subscription."""
 
-    def plan(state: State, record: CommitRecord) -> Subscription:
+    def plan(state: State, record: CommitRecord) -> tuple[Subscription, Subscription]:
         view = state.view
         known = view.subscriptions.get(request.subscription)
         if known is None:
@@ -44,13 +44,13 @@ def reset(
         )
         made = positions.shared(moved, view) if known.is_shared else moved
         record.subscriptions.append(made)
-        return made
+        return known, made
 
     if request.to:
         engine.settled()  # a position by time counts every commit of that time
     done = engine.operate(plan)
-    subscriptions.shared.forget(request.subscription)
-    held = done.result
+    known, held = done.result
+    subscriptions.left(known, done.view)
     lsn, place = positions.position(held, done.view)
     token = str(replace(held, lsn=lsn, place=place).token(engine.timeline))
     return pb.ResetSubscriptionAnswer(token=token, behind=behind(done.view, held))

@@ -16,6 +16,7 @@ from lakestore.limits import LEASE_SECONDS_DEFAULT
 from lakestore.model.token import Place, SnapshotPosition
 from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.changes.batches import bare, live_piece, message, progress
+from lakestore_server.changes.lease_names import changes_name, rows_name
 from lakestore_server.changes.start import StreamOptions, check_reach
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read.leases import LeaseConflict, Leases
@@ -57,10 +58,10 @@ class SnapshotLease:
     def lease(self, position: SnapshotPosition, needs: _Needs) -> None:
         """Lease the needs of a stream at a position; `LeaseConflict` if some of them are removed at this moment."""
         left = position.tables[position.tables.index(position.place.table) :]
-        name = f"rows {position.lsn} {' '.join(left)}"
+        name = rows_name(position.lsn, left)
         self._leases.hold(name, needs.snapshots, needs.rows, owner=self._owner)
         self._rows = [name]
-        name = f"changes {position.lsn} {' '.join(position.tables)}"
+        name = changes_name(position.lsn, position.tables)
         self._leases.hold(name, {}, needs.changes, owner=self._owner)
         self._changes = [name]
 

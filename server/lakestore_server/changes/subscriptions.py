@@ -19,11 +19,13 @@ from lakestore.model.names import DROPPED
 from lakestore.model.outside_values import shown_name
 from lakestore.model.token import StreamPosition, Token, place_of, stream_position
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.changes.lease_names import lease_names
 from lakestore_server.changes.sharing import positions
 from lakestore_server.changes.sharing.group import SharedSubscriptions
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import AHEAD_US_MIN, Clock
 from lakestore_server.host.quota import share_of
+from lakestore_server.read.leases import Leases
 from lakestore_server.read.positions import check_place, parse_token
 from lakestore_server.state import swaps
 from lakestore_server.state.commit_record import CommitRecord
@@ -41,8 +43,10 @@ too."""
 class Subscriptions:
     """Named subscriptions and their positions. Thread-safe."""
 
-    def __init__(self, engine: Engine, clock: Clock, idle_seconds: float, rebalance_seconds: float) -> None:
-        self._engine = engine
+    def __init__(
+        self, engine: Engine, leases: Leases, clock: Clock, idle_seconds: float, rebalance_seconds: float
+    ) -> None:
+        self._engine, self._leases = engine, leases
         self.shared = SharedSubscriptions(engine, clock, rebalance_seconds, ACK_AGAIN_US)
         self._idle_us = int(idle_seconds * 1e6)
         self._lock = threading.Lock()
@@ -155,14 +159,24 @@ class Subscriptions:
         )
 
     def drop_subscription(self, request: pb.DropSubscriptionRequest) -> pb.DropSubscriptionAnswer:
-        def plan(state: State, record: CommitRecord) -> None:
-            if request.subscription not in state.view.subscriptions:
+        def plan(state: State, record: CommitRecord) -> Subscription:
+            known = state.view.subscriptions.get(request.subscription)
+            if known is None:
                 raise NotFound(f"there is no subscription {shown_name(request.subscription)}")
             record.subscriptions.append(SubscriptionDrop(request.subscription))
+            return known
 
-        self._engine.operate(plan)
-        self.shared.forget(request.subscription)
+        done = self._engine.operate(plan)
+        self.left(done.result, done.view)
         return pb.DropSubscriptionAnswer()
+
+    def left(self, known: Subscription, view: View) -> None:
+        """Forget the consumers of a subscription as it was before its reset or drop, and what its half-read snapshot
+        needed, unless another subscription in the view reads the same snapshot."""
+        self.shared.forget(known.name)
+        cut = _snapshot_cut(known, view)
+        if cut and cut not in (_snapshot_cut(each, view) for each in view.subscriptions.values()):
+            self._leases.forget(lease_names(*cut))
 
     def forget_idle(self, now_us: int) -> None:
         """Drop the subscriptions that were not opened, read or acknowledged for too long."""
@@ -202,6 +216,12 @@ class Subscriptions:
         return [
             s for s in view.subscriptions.values() if (s.name in consumed and s.acked_us < oldest_us) or s.name in late
         ]
+
+
+def _snapshot_cut(held: Subscription, view: View) -> tuple[int, tuple[str, ...]] | None:
+    """(LSN, tables) of the snapshot that a subscription is in; None beyond its snapshot."""
+    lsn, place = positions.position(held, view)
+    return (lsn, held.tables) if place is not None else None
 
 
 def check_current(view: View, name: str, epoch: int) -> None:

@@ -314,6 +314,14 @@ class Leases:
             kept = sum(each.may_go for each in self._leases.values())
             self._drop_kept(self._leases, kept - max(self._limits.leases // KEPT_PART, 2))
 
+    def forget(self, names: Iterable[str]) -> None:
+        """End leases of streams whose consumers will not return: now, or when the last connected one leaves."""
+        with self._lock:
+            for name in names:
+                if (lease := self._leases.get(name)) is not None:
+                    lease.expires = self._clock.monotonic()
+            self._drop_expired()
+
     def _drop_kept(self, among: Iterable[str], count: int) -> None:
         """End `count` leases of disconnected streams, the ones that end first."""
         if count > 0:

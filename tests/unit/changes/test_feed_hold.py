@@ -183,6 +183,29 @@ def test_a_named_stream_is_awaited_for_longer(served: Served) -> None:
         assert leases(served).count == 0
 
 
+@pytest.mark.parametrize("way", ["reset", "drop"])
+def test_a_subscription_that_leaves_its_snapshot_holds_nothing(served: Served, way: str) -> None:
+    def leave(name: str) -> None:
+        if way == "reset":
+            served.lake.reset_subscription(name, to="latest")
+        else:
+            served.lake.drop_subscription(name)
+
+    start = "snapshot"
+    for name in ("s", "t"):
+        stream = served.lake.table(NAME).changes(start, subscription=name)
+        start = str(next(stream).token)
+        stream.close()
+    leave("s")
+    assert leases(served).count > 0, "another subscription reads the same snapshot"
+    stream = served.lake.table(NAME).changes(start, subscription="t")
+    next(stream)
+    leave("t")
+    with pytest.raises(LakestoreError):
+        values(stream)
+    assert leases(served).count == 0
+
+
 def test_a_subscriptions_snapshot_is_held_as_well(served: Served) -> None:
     stream = served.lake.table(NAME).changes("snapshot", subscription="s")
     found = values([next(stream)])
