@@ -15,7 +15,8 @@ from tests.support.postgres import Postgres
 FILE = Path(__file__).parents[2] / "server/lakestore_server/queries/postgres/postgres15.json"
 COLUMNS = """
 SELECT n.nspname AS schema, c.relname AS name, c.oid::int8 AS oid, c.relkind AS kind,
-    json_agg(json_build_array(a.attname, t.typname) ORDER BY a.attnum) AS columns
+    json_agg(json_build_array(a.attname, t.typname) ORDER BY a.attnum) AS columns,
+    coalesce(json_agg(a.attname ORDER BY a.attnum) FILTER (WHERE a.attnotnull), '[]') AS required
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
 JOIN pg_type t ON t.oid = a.atttypid
 WHERE n.nspname IN ('pg_catalog', 'information_schema') AND c.relkind IN ('r', 'v') AND a.attnum > 0
@@ -34,6 +35,16 @@ _ROWS = {
     " typreceive, typsend, typmodin, typmodout, typanalyze]) FROM pg_type WHERE typrelid = 0 AND typnamespace = 11))",
 }
 """Condition of the rows that are kept of each table."""
+_STANDARD_ROWS = (
+    "collation_character_set_applicability",
+    "collations",
+    "domain_constraints",
+    "domains",
+    "sql_features",
+    "sql_implementation_info",
+    "sql_sizing",
+)
+"""Views of information_schema whose rows are the same for everybody but for the name of the database."""
 _LEFT_OUT = frozenset({"pg_node_tree", "_aclitem"})
 _OWN = (
     "format_type pg_get_userbyid pg_table_is_visible pg_get_expr pg_get_constraintdef pg_get_indexdef pg_get_viewdef"
@@ -51,6 +62,11 @@ def _selected(name: str, kind: str) -> str:
     return f"{name}::int8 AS {name}" if kind in ("oid", "regproc") else name
 
 
+def _bare(column: str, value: Any) -> Any:
+    """A value without the name of the database, for which an empty text stands."""
+    return "" if column.endswith("_catalog") and value is not None else value
+
+
 def fixed_catalog(postgres: Postgres) -> dict[str, Any]:
     """The relations and rows of a server."""
     relations = postgres.rows(COLUMNS)
@@ -64,6 +80,11 @@ def fixed_catalog(postgres: Postgres) -> dict[str, Any]:
         text = f"SELECT {select} FROM pg_catalog.{table} WHERE {condition.format(names=quoted)} ORDER BY 1"
         read = postgres.rows(text.replace("\n", " "))
         rows[table] = {"columns": [name for name, _ in kept], "rows": [list(row.values()) for row in read]}
+    for view in _STANDARD_ROWS:
+        told = postgres.rows(f"SELECT * FROM information_schema.{view}")
+        kept_rows = [row for row in told if row.get("collation_name") in (None, "default", "C", "POSIX", "ucs_basic")]
+        names_of = [name for name in told[0] if any(row[name] is not None for row in told)]
+        rows[view] = {"columns": names_of, "rows": [[_bare(name, row[name]) for name in names_of] for row in kept_rows]}
     words = postgres.rows("SELECT word, catcode, barelabel::text, catdesc, baredesc FROM pg_get_keywords() ORDER BY 1")
     rows["pg_get_keywords"] = {"columns": list(words[0]), "rows": [list(row.values()) for row in words]}
     return {"relations": relations, "rows": rows}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from decimal import Decimal
@@ -10,17 +11,20 @@ from typing import Any
 import pytest
 
 from lakestore.client.lake import Lake
-from lakestore_server.queries.postgres.fixed_catalog import relations
+from lakestore_server.queries.postgres.catalog import Catalog
+from lakestore_server.queries.postgres.fixed_catalog import INFORMATION_SCHEMA, relations
 from lakestore_server.queries.postgres.lookup_relations import SECRET
 from lakestore_server.queries.postgres.names import VERSION
 from lakestore_server.queries.postgres.settings_rows import MAJOR, SERVER_VERSION, SERVER_VERSION_NUM
 from tests.support.client_texts import (
     POSTGRES_TABLES,
+    SESSION,
     ClientText,
     answer,
     client_texts,
     lake_oids,
     make_tables,
+    plain,
     postgres_rows,
     rows_of,
 )
@@ -95,9 +99,51 @@ def test_the_catalog_has_the_relations_and_columns_of_the_version_that_the_port_
 
 
 def test_what_postgresql_shows_to_superusers_alone_is_secret_here(postgres: Postgres) -> None:
-    text = "SELECT relname FROM pg_class WHERE relnamespace = 11 AND relkind IN ('r', 'v')"
-    text += " AND NOT has_table_privilege('public', oid, 'select')"
+    text = "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE relkind IN ('r', 'v')"
+    text += " AND nspname IN ('pg_catalog', 'information_schema') AND relname !~ '^_pg_'"
+    text += " AND NOT has_table_privilege('public', c.oid, 'select')"
     assert {row["relname"] for row in postgres.rows(text)} == SECRET
+
+
+_READER = "CREATE ROLE ann; GRANT USAGE ON SCHEMA shop, crm TO ann; GRANT SELECT ON shop.orders, crm.people TO ann"
+_OTHER_RELATIONS = {
+    "sequences and functions are none of the lake's": "data_type_privileges element_types parameters routines"
+    " routine_privileges",
+    "types have no rights": "udt_privileges usage_privileges",
+    "a reader sees keys too, of the lake's tables": "constraint_column_usage key_column_usage table_constraints",
+    "there are the collations C, POSIX and ucs_basic": "collations collation_character_set_applicability",
+}
+"""Views of information_schema with other rows than PostgreSQL's, by reason."""
+_OTHER_COLUMNS = {
+    "columns": "is_updatable collation_catalog collation_schema collation_name",
+    "tables": "is_insertable_into",
+    "views": "view_definition is_updatable is_insertable_into is_trigger_updatable",
+}
+"""The port only reads, knows no collations of columns, and has no definitions of the views of PostgreSQL."""
+
+
+def test_a_reader_sees_in_information_schema_what_postgresql_shows_to_a_reader(postgres: Postgres, lake: Lake) -> None:
+    postgres.run(_READER)
+    catalog = Catalog(lake._connection.all(), SESSION)
+    names = {name for schema, name in relations() if schema == INFORMATION_SCHEMA} - SECRET
+    different: dict[str, list[str]] = {}
+    names -= set(" ".join(_OTHER_RELATIONS.values()).split())
+    for name in sorted(names):
+        printed = postgres.run(f"SET ROLE ann; SELECT row_to_json(r) FROM information_schema.{name} r")
+        printed = printed.replace('"postgres"', '"lakestore"')  # the owner of the catalog
+        left_out = set(_OTHER_COLUMNS.get(name, "").split())
+        theirs, ours = (
+            {json.dumps({key: row[key] for key in row.keys() - left_out}, sort_keys=True) for row in rows}
+            for rows in (
+                map(json.loads, printed.splitlines()),
+                plain(catalog.relation("information_schema", name).to_pylist()),
+            )
+        )
+        # roles may update pg_settings, and read some columns of pg_subscription
+        theirs = {row for row in theirs if '"UPDATE"' not in row and '"pg_subscription"' not in row}
+        if ours != theirs:
+            different[name] = sorted(ours ^ theirs)[:2]
+    assert different == {}
 
 
 def test_the_texts_of_every_client_are_there_and_most_are_compared() -> None:

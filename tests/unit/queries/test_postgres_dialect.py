@@ -175,7 +175,7 @@ def test_a_caller_sees_the_tables_that_he_has_a_right_to_and_no_others() -> None
             " AND has_table_privilege(oid, 'select'))",
             "orders",
         ),
-        ("(SELECT string_agg(table_name, ' ') FROM information_schema.table_privileges)", "orders"),
+        ("(SELECT string_agg(table_name, ' ') FROM information_schema.role_table_grants)", "orders"),
     ],
 )
 def test_privileges_are_the_callers_right_to_read(lake: Lake, call: str, value: object) -> None:

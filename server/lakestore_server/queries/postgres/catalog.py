@@ -385,7 +385,7 @@ def _attributes(catalog: Catalog, relation: Relation) -> pa.Table:
     known = type_oids()
     for system in relations().values():
         rows += [
-            (system.oid, name, known.get(kind, 25), place, -1, False, False)
+            (system.oid, name, known.get(kind, 25), place, -1, name in system.required, False)
             for place, (name, kind) in enumerate(system.columns.items(), 1)
         ]
     return _attribute_rows(relation, rows)

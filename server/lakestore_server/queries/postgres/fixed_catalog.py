@@ -60,6 +60,8 @@ class Relation:
     """`r` for a table, `v` for a view."""
     columns: Mapping[str, str]
     """Type by name."""
+    required: frozenset[str] = frozenset()
+    """The columns that are never null."""
 
     def arrow_schema(self) -> pa.Schema:
         return pa.schema([pa.field(name, _arrow(kind)) for name, kind in self.columns.items()])
@@ -83,16 +85,18 @@ def relations() -> Mapping[tuple[str, str], Relation]:
 
 
 def _relation(said: Mapping[str, Any]) -> Relation:
-    return Relation(said["schema"], said["name"], said["oid"], said["kind"], dict(said["columns"]))
+    return Relation(
+        said["schema"], said["name"], said["oid"], said["kind"], dict(said["columns"]), frozenset(said["required"])
+    )
 
 
 @cache
-def fixed_rows(name: str) -> pa.Table:
-    """The rows of a table of pg_catalog that are the same for everybody; empty for most tables."""
+def fixed_rows(name: str, schema: str = PG_CATALOG) -> pa.Table:
+    """The rows of a relation that are the same for everybody; empty for most relations."""
     said = _document()["rows"].get(name)
-    relation = relations().get((PG_CATALOG, name))
+    relation = relations().get((schema, name))
     if said is None:
-        return relations()[PG_CATALOG, name].arrow_schema().empty_table()
+        return relations()[schema, name].arrow_schema().empty_table()
     relation = relation or Relation(PG_CATALOG, name, 0, "f", dict.fromkeys(said["columns"], "text"))
     columns = dict(zip(said["columns"], zip(*said["rows"], strict=True), strict=True))
     return rows_of(relation, len(said["rows"]), columns)

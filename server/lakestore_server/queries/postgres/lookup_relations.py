@@ -47,9 +47,9 @@ _RELATION_NAMES = {
 SECRET = frozenset(
     {"pg_authid", "pg_backend_memory_contexts", "pg_config", "pg_file_settings", "pg_hba_file_rules"}
     | {"pg_ident_file_mappings", "pg_largeobject", "pg_replication_origin_status", "pg_shadow", "pg_shmem_allocations"}
-    | {"pg_statistic", "pg_statistic_ext_data", "pg_subscription", "pg_user_mapping"}
+    | {"pg_statistic", "pg_statistic_ext_data", "pg_subscription", "pg_user_mapping", "sql_parts", "transforms"}
 )
-"""Relations of pg_catalog that PostgreSQL shows to superusers alone."""
+"""Relations that PostgreSQL shows to superusers alone."""
 
 
 def _relation_names(catalog: Catalog) -> pa.Table:
