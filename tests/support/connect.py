@@ -39,9 +39,11 @@ _LOGGING = """<Configuration>
 class Connect:
     """One Connect process; its topics are in the broker at `bootstrap`. A context manager."""
 
-    def __init__(self, folder: Path, bootstrap: str) -> None:
+    def __init__(self, folder: Path, bootstrap: str, *, jars: Path | None = None) -> None:
+        """`jars` is a folder with Connect and its connectors; Debezium's PostgreSQL connector by default."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._port = folder, free_ports(1)[0]
+        self._jars = jars or fetch("connect", VERSION, _COORDINATES)
         settings = {
             "bootstrap.servers": bootstrap,
             "key.converter": _JSON,
@@ -58,7 +60,7 @@ class Connect:
     def start(self) -> None:
         """Start the process, and wait until its REST port answers."""
         command = [java(), "-Xmx512m", *SHORT_LIVED, f"-Dlog4j2.configurationFile={self._folder / 'log4j2.xml'}"]
-        command += ["-cp", f"{fetch('connect', VERSION, _COORDINATES)}/*", _MAIN]
+        command += ["-cp", f"{self._jars}/*", _MAIN]
         command.append(str(self._folder / "connect.properties"))
         self._process = Process("Kafka Connect", command, self._folder / "log")
         self._until(lambda: self._asked("GET", "/connectors") is not None)
@@ -84,7 +86,15 @@ class Connect:
             "topic.creation.default.partitions": "1",
             "poll.interval.ms": "50",
         }
-        self._asked("POST", "/connectors", {"name": name, "config": {**common, **settings}})
+        self.make(name, {**common, **settings})
+
+    def make(self, name: str, config: Mapping[str, str]) -> None:
+        """Make a connector of any kind."""
+        self._asked("POST", "/connectors", {"name": name, "config": dict(config)})
+
+    def remove(self, name: str) -> None:
+        """Remove a connector."""
+        self._asked("DELETE", f"/connectors/{name}")
 
     def runs(self, name: str) -> None:
         """Wait until a connector runs."""

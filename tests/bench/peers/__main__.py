@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import traceback
 from importlib import import_module
 from pathlib import Path
 
@@ -20,11 +21,13 @@ from tests.bench.peers.contest import Workload
 
 NAMES = (
     *("log-append", "upserts", "upserts-10m", "lookups", "latency", "fan-out", "columns", "recovery"),
-    "small-writes",
-    "lake-changes",
+    *("log-recovery", "failover", "small-writes", "commit-cost", "writers"),
+    *("lake-changes", "streaming-upserts", "union-read", "kafka-to-table"),
     "rounds",
 )
-"""All workloads in the order in which they run. `log-append` is `WORKLOAD` of `workloads/log_append.py`."""
+"""The workloads of a run without names, in their order. `log-append` is `WORKLOAD` of `workloads/log_append.py`."""
+LONG_NAMES = ("upserts-50m",)
+"""Workloads that run only by name, because they take longer than four minutes."""
 
 
 def workload(name: str) -> Workload:
@@ -34,7 +37,7 @@ def workload(name: str) -> Workload:
 
 
 @click.command()
-@click.argument("names", nargs=-1, type=click.Choice(NAMES))
+@click.argument("names", nargs=-1, type=click.Choice(NAMES + LONG_NAMES))
 @click.option("--rounds", default=contest.ROUNDS, show_default=True, help="Turns of each system.")
 @click.option("--scale", default=1.0, show_default=True, help="Part of the work that is done.")
 @click.option("--dry", is_flag=True, help="Write nothing to docs.")
@@ -43,17 +46,27 @@ def main(names: tuple[str, ...], rounds: int, scale: float, dry: bool) -> None:
     signal.signal(
         signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM")
     )  # else the systems would outlive this process
-    for name in names or NAMES:
-        one, folder = workload(name), Path(tempfile.mkdtemp(prefix="lakestore-peers-"))
-        start = report.RunStart(f'make bench peers ARGS="{name}"')
-        try:
-            content = {"contest": contest.outcome(one, folder, rounds=rounds, scale=scale)}
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        run = start.end()
-        sys.stdout.write("\n".join(page.table(report.table(one.title, run, content))) + "\n")
-        if not dry and scale == 1.0:
-            report.write(one.title, run, content)
+    failures = [name for name in names or NAMES if not _is_done(name, rounds, scale, is_dry=dry or scale != 1.0)]
+    if failures:
+        sys.exit(f"these workloads failed: {', '.join(failures)}")
+
+
+def _is_done(name: str, rounds: int, scale: float, *, is_dry: bool) -> bool:
+    """Run a workload and write its table. False, with the error on stderr, if it failed: the next ones go on."""
+    one, folder = workload(name), Path(tempfile.mkdtemp(prefix="lakestore-peers-"))
+    start = report.RunStart(f'make bench peers ARGS="{name}"')
+    try:
+        content = {"contest": contest.outcome(one, folder, rounds=rounds, scale=scale)}
+    except Exception:
+        traceback.print_exc()
+        return False
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    run = start.end()
+    sys.stdout.write("\n".join(page.table(report.table(one.title, run, content))) + "\n")
+    if not is_dry:
+        report.write(one.title, run, content)
+    return True
 
 
 if __name__ == "__main__":

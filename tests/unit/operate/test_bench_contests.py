@@ -6,6 +6,7 @@ No system runs here: the contestants are made up, and so are their figures.
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from lakestore.errors import Unavailable
 from tests.bench import headlines, page, report
@@ -180,10 +182,30 @@ def test_a_row_of_the_readme_has_the_fastest_other_system(tmp_path: Path, monkey
     assert headlines.picture([table]).count("<circle") == 4, "two systems in the legend and two dots"
 
 
+def test_a_workload_that_breaks_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    made = outcome(tmp_path, contestant("theirs"))
+
+    def result(one: Workload, _: Path, **__: object) -> dict[str, Any]:
+        calls.append(one.title)
+        if len(calls) == 1:
+            raise ValueError("broken")
+        return made
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(contest, "outcome", result)
+    monkeypatch.setattr(report, "_pace", lambda: PACE)
+    done = CliRunner().invoke(command.main, ["--dry", "fan-out", "columns"])
+    assert calls == ["Fan-out", "Column pruning"]
+    assert done.exit_code == 1
+    assert "these workloads failed: fan-out" in done.output
+
+
 def test_every_workload_has_a_name_and_lakestore_first() -> None:
     files = {file.stem for file in Path(command.__file__).with_name("workloads").glob("[a-z]*.py")}
-    assert files == {name.replace("-", "_") for name in command.NAMES}
-    workloads = [command.workload(name) for name in command.NAMES]
+    known = command.NAMES + command.LONG_NAMES
+    assert files == {name.replace("-", "_") for name in known}
+    workloads = [command.workload(name) for name in known]
     for workload in workloads:
         assert workload.contestants[0].name == "Lakestore"
         assert len(workload.contestants) > 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,20 @@ import duckdb
 import pyarrow as pa
 from duckdb_extensions import import_extension
 
-from tests.bench.peers.contest import Contestant, Missing
+from tests.bench.peers.contest import Contestant, Missing, Setting
 from tests.bench.peers.order_changes import SUMS, Change, Sums
+from tests.bench.peers.together import timed_together
+from tests.support.postgres import DATABASE, USER, Postgres
 
 VERSION = f"1.0 in DuckDB {duckdb.__version__}"
 FAIRNESS = "The catalog's transaction is synced to the disk. Data files are written without fsync."
+POSTGRES = (
+    Setting("fsync", "on", "PostgreSQL's default; the support code of tests switches it off"),
+    Setting("synchronous_commit", "on", "PostgreSQL's default"),
+    Setting("full_page_writes", "on", "PostgreSQL's default"),
+    Setting("shared_buffers", "128MB", "PostgreSQL's default"),
+)
+"""DuckLake's own retries are as shipped: `ducklake_max_retry_count` 10, 100 ms apart, growing by 1.5."""
 _MERGE = "WHEN MATCHED THEN UPDATE WHEN NOT MATCHED THEN INSERT"
 
 
@@ -37,8 +47,9 @@ def connection(catalog: str, folder: Path, *extensions: str) -> Any:
 class DuckLake:
     """One connection."""
 
-    def __init__(self, database: Any) -> None:
-        self.database = database
+    def __init__(self, database: Any, connect: Callable[[], Any] | None = None) -> None:
+        """`connect` makes a further connection, of a catalog that takes several."""
+        self.database, self._connect = database, connect
 
     def fill(self, name: str, file: Path) -> None:
         """Make a table of a file's orders."""
@@ -67,6 +78,24 @@ class DuckLake:
             took.append((time.perf_counter() - began) * 1e3)
         return took
 
+    def together(self, name: str, batch: pa.RecordBatch, writers: int, count: int) -> tuple[list[float], float]:
+        """Milliseconds of the commits of so many connections, and the seconds of all."""
+        assert self._connect is not None
+        self.database.register("batch", batch)
+        self.database.execute(f"CREATE TABLE lake.{name} AS SELECT * FROM batch LIMIT 0")
+        with ExitStack() as stack:
+            databases = [stack.enter_context(self._connect()) for _ in range(writers)]
+            for database in databases:
+                database.register("batch", batch)
+            insert = f"INSERT INTO lake.{name} SELECT * FROM batch"
+            return timed_together([partial(database.execute, insert) for database in databases], count)
+
+    def aggregates(self, name: str, columns: Sequence[str]) -> float:
+        """Milliseconds of a query for an aggregate of each column."""
+        began = time.perf_counter()
+        self.database.execute(f"SELECT {', '.join(columns)} FROM lake.{name}").fetchall()
+        return (time.perf_counter() - began) * 1e3
+
     def count(self, name: str) -> int:
         """Rows of a table."""
         return int(self.database.execute(f"SELECT count(*) FROM lake.{name}").fetchone()[0])
@@ -79,4 +108,25 @@ def _started(folder: Path) -> Iterator[DuckLake]:
         yield DuckLake(database)
 
 
+@contextmanager
+def _started_on_postgres(folder: Path) -> Iterator[DuckLake]:
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        server = Postgres({each.name: each.value for each in POSTGRES})
+    except FileNotFoundError as error:
+        raise Missing(str(error)) from error
+    with server:
+        catalog = f"postgres:dbname={DATABASE} host=127.0.0.1 port={server.port} user={USER}"
+        connect = partial(connection, catalog, folder / "data", "postgres_scanner")
+        with connect() as database:
+            yield DuckLake(database, connect)
+
+
 CONTESTANT = Contestant("DuckLake", VERSION, _started, FAIRNESS)
+ON_POSTGRES = Contestant(
+    "DuckLake on PostgreSQL",
+    f"{VERSION}, PostgreSQL of this machine",
+    _started_on_postgres,
+    "The catalog's transaction is synced to the disk by PostgreSQL. Ten rows lie in the catalog itself, as shipped.",
+    POSTGRES,
+)

@@ -37,6 +37,10 @@ _ONE_REQUEST = (
 )
 """The trial of 28 November 2026 at 2,000 rows/s with fsync. Without fsync the four settings differ by less than 1 ms,
 but for linger.ms=5, which adds 3 ms."""
+QUICK_SESSIONS = (
+    Setting("broker.session.timeout.ms", "3000", "Kafka: 9,000; the controller refuses a killed broker until then"),
+    Setting("broker.heartbeat.interval.ms", "500", "Kafka: 2,000; a sixth of the session"),
+)
 DURABLE = "Each append is synced to the disk before it is acknowledged."
 SHIPPED = "An append is acknowledged when it is in the page cache of the one broker, without fsync."
 QUICK = (
@@ -64,6 +68,10 @@ class PeerBroker(Broker):
     def properties(self) -> dict[str, str]:
         """Its settings."""
         return {**super().properties(), "message.max.bytes": str(8 << 20), **self._changes}
+
+    def start(self) -> None:
+        """Start a broker that was killed. It answers afterwards."""
+        self._process = self._started()
 
 
 class Kafka:
@@ -94,6 +102,22 @@ class Kafka:
             return seconds
 
         return append
+
+    def fill_log(self, name: str, batches: Sequence[Sequence[bytes]], count: int) -> int:
+        """Make a topic and append so many of the batches; the messages that it has."""
+        self.log(name, batches)(count)
+        return self.count(name)
+
+    def recover_log(self, name: str, batches: Sequence[Sequence[bytes]]) -> tuple[float, float, int]:
+        """Append batches and kill the broker. Seconds from its start to an append and to a count, and the count."""
+        appended(self.broker.address, self._client, name, [messages(rows) for rows in batches], len(batches))
+        self.broker.kill()
+        began = time.perf_counter()
+        self.broker.start()
+        appended(self.broker.address, self._client, name, [messages(batches[0][:1])], 1)
+        append = time.perf_counter() - began
+        rows = self.count(name)
+        return append, time.perf_counter() - began, rows
 
     def delay(self, name: str, rate: int, seconds: float) -> tuple[float, float]:
         """Median and 99th percentile in milliseconds from the append of a message to a consumer that has it."""
@@ -220,9 +244,9 @@ def _started(folder: Path, server: Sequence[Setting], client: Sequence[Setting])
         yield Kafka(broker, client)
 
 
-def contestant(client: Sequence[Setting], *, is_synced: bool) -> Contestant:
+def contestant(client: Sequence[Setting], *, is_synced: bool, server: Sequence[Setting] = ()) -> Contestant:
     """Kafka for a workload whose producers have these settings, with an fsync of every append or as it is shipped."""
-    server = (SYNC,) if is_synced else ()
+    server = (SYNC, *server) if is_synced else server
     heap = Setting("JVM", "-Xmx1G, G1", SCRIPT)
     return Contestant(
         "Apache Kafka, fsync" if is_synced else "Apache Kafka",

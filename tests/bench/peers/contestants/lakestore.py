@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from tests.bench.growth.keyed import producer
 from tests.bench.growth.rows import BATCH_ROWS as KEYED_BATCH_ROWS
 from tests.bench.growth.rows import Rows, mixed_numbers
 from tests.bench.peers.contest import Contestant, Failed, paced, percentiles
+from tests.bench.peers.together import timed_together
 from tests.bench.rows import SCHEMA
 from tests.support.process import ServerProcess
 
@@ -178,13 +180,47 @@ class Lakestore:
 
     def recover(self, name: str, keys: int) -> float:
         """Seconds from the start of a server that was killed to the answer to a look-up."""
+        began = self._restart()
+        self.singles(name, keys, 1)
+        return time.perf_counter() - began
+
+    def fill_log(self, name: str, batches: Sequence[Sequence[bytes]], count: int) -> int:
+        """Make a log and append so many of the batches; the rows that it has."""
+        self.log(name, batches)(count)
+        return self.count(name)
+
+    def recover_log(self, name: str, batches: Sequence[Sequence[bytes]]) -> tuple[float, float, int]:
+        """Append batches and kill the server. Seconds from its start to an append and to a count, and the count."""
+        appended(self.lake.table(f"bench.{name}"), [batch_of(rows) for rows in batches], len(batches))
+        began = self._restart()
+        self.lake.table(f"bench.{name}").append(batch_of(batches[0][:1]))
+        append = time.perf_counter() - began
+        rows = self.count(name)
+        return append, time.perf_counter() - began, rows
+
+    def _restart(self) -> float:
+        """Kill the server and start it again; the time of the start."""
         self.lake.close()
         self.server.kill()
         began = time.perf_counter()
         self.server = ServerProcess(self.server.data)
         self.lake = lakestore.connect(self.server.address)
-        self.singles(name, keys, 1)
-        return time.perf_counter() - began
+        return began
+
+    def together(self, name: str, batch: pa.RecordBatch, writers: int, count: int) -> tuple[list[float], float]:
+        """Milliseconds of the commits of so many connections, and the seconds of all."""
+        self.lake.create_table(f"bench.{name}", batch.schema)
+        with ExitStack() as stack:
+            lakes = [stack.enter_context(lakestore.connect(self.server.address)) for _ in range(writers)]
+            tables = [lake.table(f"bench.{name}") for lake in lakes]
+            return timed_together([partial(table.append, batch) for table in tables], count)
+
+    def aggregates(self, name: str, columns: Sequence[str]) -> float:
+        """Milliseconds of a query for an aggregate of each column."""
+        sums = ", ".join(columns)
+        began = time.perf_counter()
+        self.lake.sql(f"SELECT {sums} FROM bench.{name}")
+        return (time.perf_counter() - began) * 1e3
 
     def commits(self, name: str, batch: pa.RecordBatch, count: int) -> list[float]:
         """Milliseconds of so many appends of a small batch, one after the other. Makes the table if need be."""

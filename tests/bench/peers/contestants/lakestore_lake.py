@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -22,6 +23,7 @@ from tests.bench.orders import SCHEMA
 from tests.bench.peers.contest import Contestant
 from tests.bench.peers.contestants import spark_iceberg
 from tests.bench.peers.order_changes import SUMS, Change, Sums
+from tests.support.engines import DuckDb
 from tests.support.process import ServerProcess
 
 FAIRNESS = (
@@ -51,6 +53,24 @@ class LakestoreLake:
         readable = time.perf_counter() - began
         self.tierer.run_once(table.name)
         return Change(readable, time.perf_counter() - began)
+
+    def make_hot(self, name: str, file: Path) -> None:
+        """Upsert a file's orders, which no round tiers."""
+        self.lake.table(f"bench.{name}").upsert(pq.read_table(file))
+
+    def read(self, name: str, engine: str) -> Sums:
+        """Scan the table as it is now in Spark or DuckDB."""
+        if engine == "DuckDB":
+            rows = self.duckdb.sql(f"SELECT {SUMS} FROM {self.duckdb.attach('now-v3')}.bench.{name}")
+        else:
+            rows = self.spark.sql(f"SELECT {SUMS} FROM now.bench.{name}").collect()
+        _, quantity, _, count = rows[0]
+        return Sums(count, int(quantity))
+
+    @cached_property
+    def duckdb(self) -> DuckDb:
+        """A DuckDB that reads the catalog."""
+        return DuckDb(f"http://{self.server.host}:{self.server.http_port}/iceberg")
 
     def sums(self, name: str) -> Sums:
         """Scan the tiered table in Spark."""

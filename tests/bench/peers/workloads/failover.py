@@ -1,0 +1,44 @@
+"""The leader is killed: how long no write is acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from tests.bench.peers.contest import LESS, Measure, Workload
+from tests.bench.peers.contestants import failover
+
+OUTAGE = "longest time without an acknowledged write"
+
+
+class Pair(Protocol):
+    """What a contestant of this workload does."""
+
+    def outage(self) -> float:
+        """Kill the leader while a client writes; seconds. All servers run again afterwards."""
+
+
+def prepare(system: Pair, _: float) -> Pair:
+    """One kill that does not count."""
+    system.outage()
+    return system
+
+
+def turn(system: Pair, _: int) -> Mapping[str, float]:
+    """Seconds of one kill."""
+    return {OUTAGE: system.outage()}
+
+
+WORKLOAD = Workload(
+    title="Failover",
+    what=(
+        "A client writes one row after the other while kill -9 ends the leader. In Lakestore this is the one of two"
+        " servers that commits; its journal is a topic of three brokers, all of which live. In Kafka it is the broker"
+        " that leads the partition, which in KRaft mode may also lead the controllers. The longest time between two"
+        " acknowledged writes counts."
+    ),
+    measures=(Measure(OUTAGE, "s", LESS, 2),),
+    contestants=(failover.LAKESTORE, failover.KAFKA),
+    prepare=prepare,
+    turn=turn,
+)
