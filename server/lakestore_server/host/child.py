@@ -420,10 +420,13 @@ class Child:
 
     def _end(self) -> int:
         """End the process if there is one: it ends with its pipes, else it is killed. Its exit code."""
-        process, self._process, self._pipe, self._has_spoken = self._process, None, None, False
+        process, self._has_spoken = self._process, False
         if process is None:
             return 0
-        code = ended(process, END_SECONDS)
+        try:
+            code = ended(process, END_SECONDS)
+        finally:  # until it has ended, another thread may kill it
+            self._process = self._pipe = None
         if process.stderr is not None:
             with process.stderr as pipe:
                 os.set_blocking(pipe.fileno(), False)

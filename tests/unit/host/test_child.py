@@ -308,6 +308,29 @@ def test_close_does_not_wait_for_a_server_that_answers_a_question_for_ever(
     assert process.pid is None, "the request's thread has closed the pipes"
 
 
+def test_a_process_that_is_about_to_end_can_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Child("a test", MODULE, silence_seconds=60)
+    process.start()
+    begun, is_ending, ended = process._process, threading.Event(), child.ended
+    assert begun
+
+    def slowly(given: subprocess.Popen[bytes], seconds: float) -> int:
+        is_ending.set()
+        given.wait()
+        return ended(given, seconds)
+
+    monkeypatch.setattr(child, "ended", slowly)
+    closing = threading.Thread(target=process.close, daemon=True)
+    closing.start()
+    assert is_ending.wait(30)
+    process.kill()
+    closing.join(30)
+    code = begun.returncode
+    begun.kill()
+    assert code == -signal.SIGKILL
+    assert process.pid is None
+
+
 def test_a_killed_process_is_not_started_again(process: Child) -> None:
     process.kill()
     with pytest.raises(Gone, match="closing"):
