@@ -12,11 +12,24 @@ from lakestore_server.queries.postgres.nodes import NOWHERE, Node, call, cast, c
 _ROW = "row"
 _EQUAL, _OTHER = "COMPARE_EQUAL", "COMPARE_NOTEQUAL"
 _LISTS = {"COMPARE_IN": _EQUAL, "COMPARE_NOT_IN": _OTHER}
+_LIKE_ANY = {"like_patterns": "like_any", "ilike_patterns": "ilike_any"}
+_ORDERS = {
+    "COMPARE_LESSTHAN": ("COMPARE_LESSTHAN", "COMPARE_LESSTHAN"),
+    "COMPARE_LESSTHANOREQUALTO": ("COMPARE_LESSTHAN", "COMPARE_LESSTHANOREQUALTO"),
+    "COMPARE_GREATERTHAN": ("COMPARE_GREATERTHAN", "COMPARE_GREATERTHAN"),
+    "COMPARE_GREATERTHANOREQUALTO": ("COMPARE_GREATERTHAN", "COMPARE_GREATERTHANOREQUALTO"),
+}
+"""(the comparison of a field that decides, the comparison of the last field) of each order of rows."""
 _NULLS = frozenset({"OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"})
 
 
 def equals_any(child: Node, values: Node, alias: str) -> Node:
-    """`child = ANY (values)`."""
+    """`child = ANY (values)`, or `child LIKE ANY (values)`."""
+    if values.get("class") == "FUNCTION" and values["function_name"] in _LIKE_ANY:
+        (inner,) = values["children"]
+        text = constant_text(inner)
+        made = inner if text is None else patterns.array_constant(text)
+        return call(_LIKE_ANY[values["function_name"]], made, child, alias=alias)
     items = _items(values)
     if items:
         return _operator("COMPARE_IN", [child, *items], alias)
@@ -26,6 +39,11 @@ def equals_any(child: Node, values: Node, alias: str) -> Node:
     contains = _operator("OPERATOR_COALESCE", [call("list_contains", values, child), false_condition()])
     unknown = call("any_is_unknown", values, child)
     return _joined("CONJUNCTION_OR", [contains, unknown]) | {"alias": alias}
+
+
+def either(terms: list[Node]) -> Node:
+    """One of the terms holds."""
+    return _joined("CONJUNCTION_OR", terms)
 
 
 def negated_list(node: Node) -> Node:
@@ -39,6 +57,8 @@ def of_rows(node: Node) -> Node | None:
     if kind in (_EQUAL, _OTHER):
         made = _equal(node["left"], node["right"])
         is_negated = kind == _OTHER
+    elif kind in _ORDERS:
+        made, is_negated = _ordered(kind, node["left"], node["right"]), False
     elif kind in _LISTS:
         first, *others = node["children"]
         pairs = [_equal(first, other) for other in others]
@@ -55,15 +75,30 @@ def of_rows(node: Node) -> Node | None:
     return negation(made) if is_negated else made
 
 
+def _ordered(kind: str, left: Node, right: Node) -> Node | None:
+    """The order of two rows: `a < c OR (a = c AND b < d)`; None unless both are written as rows."""
+    if _equal(left, right) is None:
+        return None
+    strict, last = _ORDERS[kind]
+    pairs = list(zip(left["children"], right["children"], strict=True))
+    made = _compared(last, *pairs.pop())
+    for one, other in reversed(pairs):
+        rest = _joined("CONJUNCTION_AND", [_compared(_EQUAL, one, other), made])
+        made = _joined("CONJUNCTION_OR", [_compared(strict, one, other), rest])
+    return made
+
+
+def _compared(kind: str, left: Node, right: Node) -> Node:
+    said = {"class": "COMPARISON", "type": kind, "alias": "", "query_location": NOWHERE}
+    return said | {"left": left, "right": right}
+
+
 def _equal(left: Node, right: Node) -> Node | None:
     """The equality of two rows; None unless both are written as rows of as many fields."""
     if not (_is_row(left) and _is_row(right) and len(left["children"]) == len(right["children"]) > 0):
         return None
     pairs = zip(left["children"], right["children"], strict=True)
-    terms = [
-        {"class": "COMPARISON", "type": _EQUAL, "alias": "", "query_location": NOWHERE, "left": one, "right": other}
-        for one, other in pairs
-    ]
+    terms = [_compared(_EQUAL, one, other) for one, other in pairs]
     return _joined("CONJUNCTION_AND", terms)
 
 

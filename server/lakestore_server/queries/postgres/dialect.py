@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -39,7 +39,7 @@ def translated(engine: Any, text: str, tables: Callable[[], Sequence[Table]], se
     node = _parsed(engine, said)
     if node is None:
         return begin + text, Extra(settings=SETTINGS)
-    changed = tree.Rewriting(catalog, said.sizes).rewritten(node["statements"][0])
+    changed = tree.Rewriting(catalog, said).rewritten(node["statements"][0])
     new = _printed(engine, node) if changed else said.text
     macros, needed = functions.calls_of(tree.called(node))
     relations = {name: catalog.relation(name) for name in {*tree.relations_of(node), *tree.internal(needed)}}
@@ -66,16 +66,12 @@ class LazyCatalog:
         named = self.made.table_names
         return next((each for each in self.session.search_path if folded(f"{each}.{name}") in named), "")
 
-    def has_bytes(self, tables: Iterable[tuple[str, str]], column: str) -> bool:
-        """Whether one of these tables, (database, name), has a column of bytes with this name."""
-        names = {folded(f"{database or self.database_of(name)}.{name}") for database, name in tables}
-        return (column := folded(column)) in {
-            folded(each.name)
-            for table in self.made.lake_tables
-            if folded(table.name) in names
-            for each in table.columns
-            if pa.types.is_binary(each.arrow.type) or pa.types.is_fixed_size_binary(each.arrow.type)
-        }
+    def types_of(self, tables: Iterable[tuple[str, str]], column: str) -> Iterator[pa.DataType]:
+        """The types that a column has in these tables, (database, name)."""
+        names, column = {folded(f"{database or self.database_of(name)}.{name}") for database, name in tables}, folded(column)
+        for table in self.made.lake_tables:
+            if folded(table.name) in names:
+                yield from (each.arrow.type for each in table.columns if folded(each.name) == column)
 
     def relation(self, name: str) -> pa.Table:
         schema, short = name.split(".", 1)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from lakestore.rows.literals import text_literal
-from lakestore_server.queries.postgres import privileges, settings_rows
+from lakestore_server.queries.postgres import privileges, settings_rows, value_macros
 from lakestore_server.queries.postgres.catalog import Session
 
 SCHEMA = "__pg_catalog"
@@ -145,69 +145,9 @@ MACROS: Mapping[str, tuple[str, ...]] = {
         ),
         ("(o) AS CAST(NULL AS BIGINT)", "(o, f) AS CAST(NULL AS BIGINT)"),
     ),
-    # comparisons
-    "any_is_unknown": (
-        "(a, x) AS CASE WHEN a IS NULL OR (len(a) > 0 AND (x IS NULL OR list_count(a) < len(a))) THEN NULL ELSE false"
-        " END",
-    ),
-    # times
-    "seconds_of": ("(t) AS CAST(date_part('microseconds', t) AS DOUBLE) / 1000000.0",),
-    "milliseconds_of": ("(t) AS CAST(date_part('microseconds', t) AS DOUBLE) / 1000.0",),
-    # texts
-    "text_from": (
-        "(t, s) AS substring(t, CASE WHEN s < 1 THEN 1 ELSE s END)",
-        "(t, s, n) AS CASE WHEN n < 0 THEN error('negative substring length not allowed') WHEN s >= 1 THEN"
-        " substring(t, s, n) WHEN s + n <= 1 THEN substring(t, 1, 0) ELSE substring(t, 1, s + n - 1) END",
-    ),
-    "quote_ident": (
-        "(t) AS CASE WHEN regexp_full_match(t, '[a-z_][a-z0-9_$]*') THEN t ELSE '\"' || replace(t, '\"', '\"\"') ||"
-        " '\"' END",
-    ),
-    "parse_ident": (
-        "(t) AS list_transform(string_split(t, '.'), lambda p: CASE WHEN starts_with(p, '\"') THEN trim(p, '\"') ELSE"
-        " lower(p) END)",
-    ),
-    "quote_literal": ("(t) AS '''' || replace(CAST(t AS VARCHAR), '''', '''''') || ''''",),
-    "quote_nullable": ("(t) AS coalesce(quote_literal(t), 'NULL')",),
-    "btrim": ("(t) AS trim(t)", "(t, c) AS trim(t, c)"),
-    "to_hex": ("(n) AS printf('%x', n)",),
-    "octet_length": ("(t) AS strlen(t)",),
-    "initcap": (
-        "(t) AS array_to_string(list_transform(string_split(lower(t), ' '), lambda w: upper(w[1]) || w[2:]), ' ')",
-    ),
-    "encode": ("(b, f) AS CASE f WHEN 'hex' THEN lower(hex(b)) WHEN 'base64' THEN base64(b) END",),
-    "overlay": (
-        "(t, n, f) AS left(t, f - 1) || n || substr(t, f + length(n))",
-        "(t, n, f, c) AS left(t, f - 1) || n || substr(t, f + c)",
-    ),
-    "regexp_match": ("(t, p) AS CASE WHEN regexp_matches(t, p) THEN [regexp_extract(t, p)] END",),
-    # arrays
-    "array_upper": ("(a, d) AS CASE WHEN d = 1 AND len(a) > 0 THEN len(a) END",),
-    "array_lower": ("(a, d) AS CASE WHEN d = 1 AND len(a) > 0 THEN 1 END",),
-    "array_length": ("(a, d) AS CASE WHEN d = 1 AND len(a) > 0 THEN len(a) END",),
-    "array_ndims": ("(a) AS CASE WHEN len(a) > 0 THEN 1 END",),
-    "cardinality": ("(a) AS len(a)",),
-    "array_remove": ("(a, x) AS list_filter(a, lambda y: y IS DISTINCT FROM x)",),
-    "_pg_expandarray": ("(a) AS unnest(list_transform(a, lambda x, i: {{'x': x, 'n': i}}))",),
-    "_pg_truetypid": ("(a, t) AS a.atttypid",),
-    # numbers
-    "div": ("(a, b) AS a // b",),
-    # json
-    "to_jsonb": ("(x) AS to_json(x)",),
-    **dict.fromkeys(("json_typeof", "jsonb_typeof"), ("(x) AS lower(json_type(x))",)),
-    "jsonb_array_length": ("(x) AS json_array_length(x)",),
+    **value_macros.MACROS,
 }
 """Parameters and body of each form of a macro, by name."""
-RENAMED = {
-    "json_build_object": "json_object",
-    "jsonb_build_object": "json_object",
-    "json_build_array": "json_array",
-    "jsonb_build_array": "json_array",
-    "every": "bool_and",
-    "json_object_agg": "json_group_object",
-    "jsonb_object_agg": "json_group_object",
-}
-"""Functions that DuckDB has under another name."""
 _CALL = re.compile(r"\b([a-z_]+)\(")
 _RELATION = re.compile(r"\{c\}\.(\w+)")
 

@@ -29,6 +29,7 @@ _TYPES = {
 }
 """Names in pg_type of DuckDB's types; other names are lowercased."""
 _FUNCTIONS = {
+    **dict.fromkeys(("to_days", "to_hours", "to_minutes", "to_months", "to_seconds", "to_years"), "interval"),
     "count_star": "count",
     "list_value": "array",
     "quantile_cont": "percentile_cont",

@@ -81,6 +81,25 @@ def cast(child: Node, kind: str, alias: str = "") -> Node:
     }
 
 
+def decimal_type(width: int, scale: int) -> Node:
+    """The type of a cast to a decimal."""
+    info = {"type": "DECIMAL_TYPE_INFO", "alias": "", "extension_info": None, "width": width, "scale": scale}
+    return {"id": "DECIMAL", "type_info": info}
+
+
+def conjunction(terms: list[Node]) -> Node:
+    """All of the terms."""
+    if len(terms) == 1:
+        return terms[0]
+    return {
+        "class": "CONJUNCTION",
+        "type": "CONJUNCTION_AND",
+        "alias": "",
+        "query_location": NOWHERE,
+        "children": terms,
+    }
+
+
 def negation(child: Node) -> Node:
     """NOT child, under the child's alias."""
     alias, inner = child["alias"], child | {"alias": ""}
@@ -93,14 +112,14 @@ def negation(child: Node) -> Node:
     }
 
 
-def subquery(item: Node, alias: str) -> Node:
-    """A table of one row and one column."""
+def subquery(items: list[Node], alias: str) -> Node:
+    """A table of one row, or of as many as its items return."""
     nothing = {"type": "EMPTY", "alias": "", "sample": None, "query_location": NOWHERE}
     select: Node = {
         "type": "SELECT_NODE",
         "modifiers": [],
         "cte_map": {"map": []},
-        "select_list": [item],
+        "select_list": items,
         "from_table": nothing,
         "where_clause": None,
         "group_expressions": [],

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 
 from lakestore.errors import Invalid
-from lakestore_server.queries.postgres.nodes import Node, call, cast, constant, constant_text
+from lakestore_server.queries.postgres import to_char
+from lakestore_server.queries.postgres.nodes import Node, call, cast, constant, constant_text, number
 
 Rule = Callable[[Node], Node | None]
 _DATE_PARTS = {
@@ -43,7 +44,6 @@ _DATE_PARTS = {
 _DATE_TOKEN = re.compile(r'"([^"]*)"|FM|(?:' + "|".join(sorted(_DATE_PARTS, key=len, reverse=True)) + r")|.", re.DOTALL)
 _ARRAY_ITEM = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^,{}"]*))\s*(,|$)')
 _FORMAT = re.compile(r"%(?:(%)|(?:\d+\$)?(-?\d*)([sIL]))")
-_UPPER = frozenset({"MONTH", "MON", "DAY", "DY"})
 
 
 def rewritten(name: str, node: Node) -> Node | None:
@@ -53,9 +53,7 @@ def rewritten(name: str, node: Node) -> Node | None:
 
 
 def date_format(text: str) -> str:
-    """A format of `to_char` as one of `strftime`. Raises `Invalid` for a format of numbers."""
-    if re.search(r"[09]", re.sub(r'"[^"]*"', "", text)):
-        raise Invalid(f"the query failed: to_char with the number format {text!r} is not there; use round() and a cast")
+    """A format of `to_char` as one of `strftime`."""
     out = []
     for match in _DATE_TOKEN.finditer(text):
         part = match[0]
@@ -64,16 +62,6 @@ def date_format(text: str) -> str:
         elif part != "FM":
             out.append(_DATE_PARTS.get(part, "%%" if part == "%" else part))
     return "".join(out)
-
-
-def _to_char(node: Node) -> Node | None:
-    text = constant_text(node["children"][1]) if len(node["children"]) == 2 else None
-    if text is None:
-        raise Invalid("the query failed: to_char needs its format as a constant")
-    pattern = text if re.search(r"YY|MM|DD|HH|MI|SS|MON|DAY|DY|Q|W|MS|US", text) else text.upper()
-    made = call("strftime", node["children"][0], constant(date_format(pattern)), alias=node["alias"])
-    is_upper = any(word in text for word in _UPPER) and not re.search(r"[a-z]", text)
-    return call("upper", made | {"alias": ""}, alias=made["alias"]) if is_upper else made
 
 
 def _parsed_time(kind: str) -> Rule:
@@ -116,7 +104,12 @@ def array_constant(text: str) -> Node:
 def json_pointer(text: str) -> str:
     """A path such as `{a,0,b}` as a JSON pointer."""
     parts = [part.strip().strip('"') for part in text.strip().strip("{}").split(",")]
-    return "".join(f"/{part.replace('~', '~0').replace('/', '~1')}" for part in parts if part)
+    return "".join(json_key(part) for part in parts if part)
+
+
+def json_key(key: str) -> str:
+    """One step of a JSON pointer."""
+    return f"/{key.replace('~', '~0').replace('/', '~1')}"
 
 
 def similar_pattern(text: str) -> str:
@@ -195,21 +188,51 @@ def _substring(node: Node) -> Node | None:
     if text is None:
         return _substr(node)
     group = 1 if re.search(r"(?<!\\)\((?!\?)", text) else 0
-    from lakestore_server.queries.postgres.nodes import number
-
     return call(
         "nullif",
-        call("regexp_extract", node["children"][0], constant(text), number(group)),
+        call("regexp_extract", node["children"][0], constant(text), number(group), constant("s")),
         constant(""),
         alias=node["alias"],
     )
 
 
+def _groups(pattern: str) -> int:
+    """The number of groups of a regular expression that give their match."""
+    return len(re.findall(r"(?<!\\)\((?!\?)", re.sub(r"\[[^\]]*\]", "", pattern)))
+
+
 def _regexp_match(node: Node) -> Node | None:
-    text = constant_text(node["children"][1]) if len(node["children"]) == 2 else None
-    if text is None or re.search(r"(?<!\\)\((?!\?)", text):
-        raise Invalid("the query failed: regexp_match with groups is not there; use substring(text from pattern)")
-    return None
+    """`regexp_match` and `regexp_matches`: the groups of a match, or of each match, as an array."""
+    name, (text, pattern, *rest) = node["function_name"], node["children"]
+    said, options = constant_text(pattern), constant_text(rest[0]) if rest else ""
+    if options and "s" in options:
+        return None
+    if said is None or options is None or len(rest) > 1:
+        raise Invalid(f"the query failed: {name} without a constant pattern is not supported by the Postgres port: use ~")
+    groups, flags = _groups(said), "s" + options.replace("g", "")
+    if "g" in options:
+        if groups > 1:
+            raise Invalid(
+                f"the query failed: {name} with several groups and the flag g is not supported by the Postgres port:"
+                " ask for one group"
+            )
+        return call("unnest", call("all_matches", text, pattern, number(groups), constant(flags)), alias=node["alias"])
+    form = constant(f"(?{flags}){said}")
+    parts = [call("regexp_extract", text, form, number(place)) for place in (range(1, groups + 1) if groups else [0])]
+    made = call("if_match", text, form, call("list_value", *parts), alias=node["alias"])
+    return call("rows_of_match", made | {"alias": ""}, alias=node["alias"]) if name == "regexp_matches" else made
+
+
+def _regexp_replace(node: Node) -> Node | None:
+    """A point matches every letter, also a line's end; `\\&` is the whole match."""
+    text, pattern, by, *rest = node["children"]
+    options, said = constant_text(rest[0]) if rest else "", constant_text(by)
+    if options is None or len(rest) > 1:
+        raise Invalid("the query failed: regexp_replace with a place is not supported by the Postgres port: use substr")
+    if "s" in options:
+        return None
+    by = by if said is None else constant(re.sub(r"\\&", r"\\0", said))
+    return node | {"children": [text, pattern, by, constant(options + "s")]}
 
 
 def _json_agg(node: Node) -> Node | None:
@@ -240,9 +263,11 @@ _RULES: dict[str, Rule] = {
     "jsonb_agg": _json_agg,
     "regexp_full_match": _similar,
     "regexp_match": _regexp_match,
+    "regexp_matches": _regexp_match,
+    "regexp_replace": _regexp_replace,
     "substr": _substr,
     "substring": _substring,
-    "to_char": _to_char,
+    "to_char": to_char.rewritten,
     "to_date": _parsed_time("DATE"),
     "to_timestamp": _parsed_time("TIMESTAMP WITH TIME ZONE"),
 }

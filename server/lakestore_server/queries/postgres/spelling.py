@@ -20,7 +20,16 @@ _TOKEN = re.compile(
     |(?P<other>::|\d[\w.]*|\$\d+|.)""",
     re.VERBOSE | re.DOTALL,
 )
-OPERATORS = {"~": "<~>", "!~": "!<~>", "#>>": "|->>", "#>": "|->"}
+OPERATORS = {
+    "~": "<~>",
+    "!~": "!<~>",
+    "#>>": "|->>",
+    "#>": "|->",
+    "?": "@~",
+    "?|": "@~|",
+    "?&": "@~&",
+    "#": "@~^",
+}
 """Operators that DuckDB reads as others, or not at all, and the operators that stand for them in its tree."""
 _NUMERIC = frozenset({"numeric", "decimal", "dec"})
 _SIZED = frozenset({"varchar", "char", "character", "bpchar"})
@@ -37,6 +46,8 @@ class Spelling:
     """(position in the new text, its length there, its length in the old text) of each change."""
     sizes: Mapping[int, int] = field(default_factory=dict)
     """Number of characters that a cast keeps, by the position of the cast in bytes of the new text."""
+    symmetric: frozenset[int] = frozenset()
+    """Positions of BETWEEN SYMMETRIC in bytes of the new text."""
 
     def original(self, position: int) -> int:
         """The position in the old text of a position in the new one."""
@@ -77,6 +88,8 @@ def spelled(text: str) -> Spelling:
         done = end
     made = Spelling("".join([*parts, text[done:]]), edits)
     made.sizes = _sizes(made.text)
+    symmetric = (places[begin] for begin, end, new in changes if new == "between" and end - begin > len(new))
+    made.symmetric = frozenset(len(made.text[:place].encode()) for place in symmetric)
     return made
 
 
@@ -94,8 +107,11 @@ def _changes(tokens: list[_Token]) -> Iterator[tuple[int, int, str]]:
             continue
         if token.text == "(":
             calls.append(_word(tokens, place - 1))
-        elif token.text == ")" and calls:
-            calls.pop()
+            if patterns := _patterns(tokens, place):
+                calls[-1] = patterns
+                yield token.begin, token.end, f"({patterns}("
+        elif token.text == ")" and calls and calls.pop() in _PATTERNS.values():
+            yield token.begin, token.end, "))"
         change = None
         if token.kind == "operator" and token.text in OPERATORS:
             change = token.begin, token.end, OPERATORS[token.text]
@@ -104,6 +120,22 @@ def _changes(tokens: list[_Token]) -> Iterator[tuple[int, int, str]]:
         if change is not None:
             done = change[1]
             yield change
+
+
+def _patterns(tokens: list[_Token], place: int) -> str:
+    """The call that marks the patterns of `LIKE ANY (…)`, at its parenthesis; empty at another one."""
+    if _word(tokens, place - 1) not in _QUANTIFIERS or _word(tokens, place + 1) in ("select", "with", "values"):
+        return ""
+    return _PATTERNS.get(_word(tokens, place - 2), "")
+
+
+def _like_change(tokens: list[_Token], place: int) -> tuple[int, int, str] | None:
+    """`LIKE ANY` as `= ANY`, and `NOT LIKE ALL` as `<> ALL`."""
+    if _word(tokens, place) == "not":
+        is_all = _word(tokens, place + 1) in _PATTERNS and _word(tokens, place + 2) == "all"
+        return (tokens[place].begin, tokens[place + 1].end, "<>") if is_all else None
+    is_any = _word(tokens, place + 1) in _QUANTIFIERS - {"all"} and _patterns(tokens, place + 2)
+    return (tokens[place].begin, tokens[place].end, "=") if is_any else None
 
 
 def _word_change(tokens: list[_Token], place: int, *, is_cast: bool) -> tuple[int, int, str] | None:
@@ -122,6 +154,14 @@ def _word_change(tokens: list[_Token], place: int, *, is_cast: bool) -> tuple[in
         return token.begin, token.end, OID
     if word in _NUMERIC and (of_type or before == ".") and after != "(":
         return token.begin, token.end, word + _NUMERIC_SIZE
+    if word in _PATTERNS or word == "not":
+        change = _like_change(tokens, place)
+        if change is not None:
+            return change
+    if word == "between" and after == "symmetric" and before != "not":
+        return token.begin, tokens[place + 1].end, "between"
+    if word == "at" and after not in ("(", "time"):
+        return token.begin, token.end, '"at"'
     if word == "select" and after in ("from", "where"):
         return token.begin, token.end, "select 1"
     return (token.begin, token.end, word) if word != token.text else None
@@ -135,6 +175,9 @@ def _is_catalog_type(tokens: list[_Token], place: int) -> bool:
 
 _FOLD = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 _CASTS = frozenset({"cast", "try_cast"})
+_QUANTIFIERS = frozenset({"any", "some", "all"})
+_PATTERNS = {"like": "like_patterns", "ilike": "ilike_patterns"}
+"""Calls that stand around the patterns of LIKE ANY, which DuckDB's parser does not read."""
 
 
 def _word(tokens: list[_Token], place: int) -> str:

@@ -8,18 +8,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from lakestore.union import sql_functions, sql_text
 from lakestore.union.sql_gate import folded
-from lakestore_server.queries.postgres import comparisons, functions, names, object_names, patterns, privileges
+from lakestore_server.queries.postgres import (
+    comparisons, functions, names, object_names, patterns, privileges, value_macros,
+)
 from lakestore_server.queries.postgres.fixed_catalog import INFORMATION_SCHEMA, PG_CATALOG, relations
+from lakestore_server.queries.postgres.kinds import Kinds
+from lakestore_server.queries.postgres.kinds import of_type as kind_of_type
 from lakestore_server.queries.postgres.lookup_relations import NAMES as LOOKUPS
 from lakestore_server.queries.postgres.nodes import (
     Node,
     call,
     cast,
+    conjunction,
     constant,
     constant_text,
     negation,
@@ -28,6 +33,9 @@ from lakestore_server.queries.postgres.nodes import (
     subquery,
     true_condition,
 )
+
+from lakestore_server.queries.postgres.operators import Operators, refused
+from lakestore_server.queries.postgres.spelling import Spelling
 
 if TYPE_CHECKING:
     from lakestore_server.queries.postgres.dialect import LazyCatalog
@@ -46,10 +54,20 @@ _ONE_COLUMN = frozenset(
     {"generate_series", "generate_subscripts", "unnest", "regexp_split_to_table", "string_to_table"}
 )
 """Table functions whose column has the name of the table's alias."""
+_ELEMENTS = frozenset(
+    {"json_array_elements", "json_array_elements_text", "jsonb_array_elements", "jsonb_array_elements_text"}
+)
+_PAIRS = {
+    **dict.fromkeys(("json_each", "jsonb_each"), "json_values"),
+    **dict.fromkeys(("json_each_text", "jsonb_each_text"), "json_value_texts"),
+}
+"""Table functions of two columns, and the macros of the second one."""
+_SETS = frozenset({"generate_series"})
+"""Functions that return a list in DuckDB and rows in PostgreSQL."""
 _SYSTEM_COLUMNS = frozenset({"tableoid", "xmin"})
 _JSON_PATHS = {"|->>": "json_extract_string", "|->": "json_extract"}
-_REGEXES = {"<~>": ((), False), "!<~>": ((), True), "~*": (("i",), False), "!~*": (("i",), True)}
-"""Options, and whether the answer is negated, of each operator of regular expressions."""
+_REGEXES = {"<~>": ("s", False), "!<~>": ("s", True), "~*": ("is", False), "!~*": ("is", True)}
+"""Options (with `s`, a point matches a line's end too), and whether the answer is negated, of each operator of regular expressions."""
 _LIKES = {"~~": "like_escape", "!~~": "not_like_escape", "~~*": "ilike_escape", "!~~*": "not_ilike_escape"}
 """LIKE with an escape, for each LIKE without one. PostgreSQL's escape is a backslash, and DuckDB has none."""
 _REFLEXIVE = 20
@@ -59,9 +77,12 @@ _REFLEXIVE = 20
 class Rewriting:
     """One change of a tree."""
 
-    def __init__(self, catalog: LazyCatalog, sizes: Mapping[int, int]) -> None:
-        self._catalog, self._sizes = catalog, sizes
+    def __init__(self, catalog: LazyCatalog, said: Spelling) -> None:
+        self._catalog, self._sizes, self._symmetric = catalog, said.sizes, said.symmetric
+        self._operators = Operators(Kinds({}, set(), catalog.types_of))
         self._parts: frozenset[str] = frozenset()
+        self._named: frozenset[str] = frozenset()
+        """Last parts of the names of columns that the text names."""
         self._sources: dict[str, Node] = {}
         self._unnamed: set[int] = set()
         """Ids of queries whose columns need no names."""
@@ -81,13 +102,16 @@ class Rewriting:
             "table SELECT_NODE": self._select,
             "SUBQUERY": self._subquery,
             "table TABLE_FUNCTION": self._table_function,
+            "table EXPRESSION_LIST": self._values,
+            "WINDOW": self._window,
         }
         self.changed = False
 
     def rewritten(self, statement: Node) -> bool:
         """Change the tree in place; True if anything changed."""
-        self._parts = frozenset(_with_parts(statement))
-        self._sources = {each["alias"] or each["table_name"]: each for each in _nodes(statement) if _is_table(each)}
+        aliases = self._survey(statement)
+        self._operators = Operators(Kinds(self._sources, aliases, self._catalog.types_of))
+        self._typed_nulls(statement["node"])
         left: list[tuple[Any, Any, Node]] = [(statement, "node", {})]
         while left:
             owner, key, parent = left.pop()
@@ -99,6 +123,23 @@ class Rewriting:
             elif isinstance(value, list):
                 left += [(value, place, parent) for place in range(len(value))]
         return self.changed
+
+    def _survey(self, statement: Node) -> set[str]:
+        """Collect the names in a tree; the names that the text itself gives to tables, columns and parts."""
+        parts, named, aliases = set[str](), set[str](), set[str]()
+        for node in _nodes(statement):
+            if node.get("class") == "COLUMN_REF":
+                named.add(node["column_names"][-1])
+            elif "cte_map" in node:
+                for entry in node["cte_map"]["map"]:
+                    parts.add(entry["key"])
+                    aliases.update(entry["value"].get("aliases") or ())
+            elif _is_table(node):
+                self._sources[node["alias"] or node["table_name"]] = node
+            aliases.add(node.get("alias") or "")
+            aliases.update(node.get("column_name_alias") or ())
+        self._parts, self._named = frozenset(parts), frozenset(named)
+        return aliases | parts
 
     def _settled(self, node: Node, parent: Node) -> Node:
         for _ in range(_REFLEXIVE):
@@ -113,7 +154,20 @@ class Rewriting:
         rule = self._rules.get(str(node.get("class") or f"table {node.get('type')}"))
         return rule(node, parent) if rule else node
 
+    def _typed_nulls(self, query: Node) -> None:
+        """NULL as a column of the result is a text."""
+        for place, item in enumerate(query.get("select_list", ())):
+            if item.get("class") == "CONSTANT" and item["value"]["is_null"]:
+                query["select_list"][place] = cast(item, "VARCHAR", item["alias"] or names.NO_NAME)
+                self.changed = True
+
     # tables
+
+    def _values(self, node: Node, _parent: Node) -> Node:
+        if node["values"] and not node["expected_names"]:
+            node["expected_names"] = [f"column{place}" for place, _ in enumerate(node["values"][0], 1)]
+            self.changed = True
+        return node
 
     def _table(self, node: Node, _parent: Node) -> Node:
         if node["catalog_name"] and folded(node["catalog_name"]) == folded(self._catalog.session.database):
@@ -147,8 +201,14 @@ class Rewriting:
             return table | found | {"catalog_name": ""}
         if name not in sql_functions.TABLE_FUNCTIONS and (name in functions.MACROS or name in sql_functions.FUNCTIONS):
             alias = node["alias"] or name
-            names_of = node["column_name_alias"] or [alias]
-            return subquery(function, alias) | {"column_name_alias": names_of}
+            names_of = node["column_name_alias"] or [self._column_of(name, alias)]
+            return subquery([function], alias) | {"column_name_alias": names_of}
+        if name in _PAIRS and len(function["children"]) == 1:
+            (value,) = function["children"]
+            value = value if constant_text(value) is None else call("json", value)
+            items = [call("json_object_keys", value), call(_PAIRS[name], value)]
+            names_of = node["column_name_alias"] or ["key", "value"]
+            return subquery(items, node["alias"] or name) | {"column_name_alias": names_of}
         if name == "generate_subscripts" and len(function["children"]) == 2:
             function["function_name"] = "generate_series"
             function["children"] = [number(1), call("len", function["children"][0])]
@@ -158,6 +218,12 @@ class Rewriting:
             node["column_name_alias"] = [node["alias"]]
             self.changed = True
         return node
+
+    def _column_of(self, name: str, alias: str) -> str:
+        """The name of a table function's column, which the text may call by its own name or by the table's."""
+        if name in _ELEMENTS and "value" in self._named:
+            return "value"
+        return "value" if name in _ELEMENTS and alias == name else alias
 
     def _join(self, node: Node, _parent: Node) -> Node:
         """A cross join inside another join is printed as a comma, which binds weaker."""
@@ -171,7 +237,7 @@ class Rewriting:
 
     def _select(self, node: Node, _parent: Node) -> Node:
         for place, item in enumerate(node["select_list"]):
-            if item.get("class") == "FUNCTION" and item["function_name"] in ("generate_series", "json_array_elements"):
+            if item.get("class") == "FUNCTION" and item["function_name"] in _SETS:
                 alias = item["alias"] or item["function_name"]
                 node["select_list"][place] = call("unnest", item | {"alias": ""}, alias=alias)
                 self.changed = True
@@ -223,9 +289,12 @@ class Rewriting:
     def _function(self, node: Node, parent: Node) -> Node:
         self._unqualified(node)
         name, children = node["function_name"], node["children"]
+        made = self._operators.function(node)
+        if made is not None:
+            return made
         if name in _REGEXES and len(children) == 2:
             options, is_negated = _REGEXES[name]
-            made = call("regexp_matches", *children, *map(constant, options), alias=node["alias"])
+            made = call("regexp_matches", *children, constant(options), alias=node["alias"])
             return negation(made) if is_negated else made
         if name == "<~>":
             return node | {"function_name": "~"}
@@ -235,8 +304,8 @@ class Rewriting:
             return call(_JSON_PATHS[name], children[0], pointer, alias=node["alias"])
         if name in _LIKES and len(children) == 2 and _has_escape(children[1]):
             return call(_LIKES[name], *children, constant("\\"), alias=node["alias"])
-        if name in functions.RENAMED:
-            return node | {"function_name": functions.RENAMED[name]}
+        if name in value_macros.RENAMED:
+            return node | {"function_name": value_macros.RENAMED[name], "is_operator": False}
         if (
             name == "generate_subscripts"
             and children
@@ -280,7 +349,12 @@ class Rewriting:
                 return self._as_number(node["child"]) | {"alias": node["alias"]}
             if target == "text":
                 return object_names.name_of(self._catalog, of_child, node["child"]) | {"alias": node["alias"]}
-        return self._typed(node)
+        typed = self._typed(node)
+        return self._operators.cast(typed) or typed if typed.get("class") == "CAST" else typed
+
+    def _window(self, node: Node, _parent: Node) -> Node:
+        self._unqualified(node)
+        return self._operators.function(node) or node
 
     def _typed(self, node: Node) -> Node:
         kind = scalar_type(node["cast_type"])
@@ -309,14 +383,18 @@ class Rewriting:
 
     def _between(self, node: Node, _parent: Node) -> Node:
         sides = ("input", "lower", "upper")
-        node |= dict(zip(sides, self._as_bytes([node[side] for side in sides]), strict=True))
-        return node
+        values = self._as_bytes([node[side] for side in sides])
+        self.changed |= self._operators.constants(values)
+        node |= dict(zip(sides, values, strict=True))
+        if node["query_location"] not in self._symmetric:
+            return node
+        turned = node | {"lower": node["upper"], "upper": node["lower"]}
+        terms = [{**each, "alias": "", "query_location": 0} for each in (node, turned)]
+        made = conjunction(terms) if "NOT" in node["type"] else comparisons.either(terms)
+        return made | {"alias": node["alias"]}
 
     def _is_bytes(self, node: Node) -> bool:
-        if node.get("class") != "COLUMN_REF":
-            return False
-        tables = [(each["schema_name"], each["table_name"]) for each in self._sources.values()]
-        return self._catalog.has_bytes(tables, node["column_names"][-1])
+        return node.get("class") == "COLUMN_REF" and self._operators.kind(node) == "bytea"
 
     def _as_number(self, node: Node) -> Node:
         """A cast to regclass and the like as an oid; another node as it is."""
@@ -328,7 +406,11 @@ class Rewriting:
         if rows is not None:
             return rows
         sides = ("left", "right")
-        node["left"], node["right"] = self._as_bytes([node["left"], node["right"]])
+        values = self._as_bytes([node["left"], node["right"]])
+        if any(kind_of_type(each["cast_type"]) == "jsonb" for each in values if each.get("class") == "CAST"):
+            raise refused("a comparison of JSON values", "compare a field by ->>")
+        self.changed |= self._operators.constants(values)
+        node["left"], node["right"] = values
         kinds = [object_names.kind_of(node[side].get("cast_type")) for side in sides]
         for side, other, kind in zip(sides, reversed(sides), kinds, strict=True):
             if kind is None or node[side].get("class") != "CAST":
@@ -341,8 +423,10 @@ class Rewriting:
         return node
 
     def _constant(self, node: Node, _parent: Node) -> Node:
-        """A float is printed with a point, which DuckDB reads as a decimal."""
+        """A float is printed with a point, which DuckDB reads as a decimal; a boolean as a cast."""
         value = node["value"]
+        if value["type"]["id"] == "BOOLEAN" and not value["is_null"]:
+            return cast(constant("t" if value["value"] else "f"), "BOOLEAN", node["alias"])
         if value["type"]["id"] == "DOUBLE" and not value["is_null"]:
             made = cast(constant(repr(value["value"])), "DOUBLE", node["alias"])
             node.clear()
@@ -373,6 +457,9 @@ class Rewriting:
             return comparisons.negated_list(made) | {"alias": node["alias"]} if made["type"] == "COMPARE_IN" else node
         if node["type"] in ("COMPARE_IN", "COMPARE_NOT_IN"):
             self._as_bytes(node["children"])
+            self.changed |= self._operators.constants(node["children"])
+        if node["type"] == "ARRAY_EXTRACT" and not _is_vector(node["children"][0]):
+            return self._operators.element(node) or node
         if node["type"] != "ARRAY_EXTRACT" or not _is_vector(node["children"][0]):
             return node
         vector, place = node["children"]
@@ -396,12 +483,6 @@ def _has_escape(pattern: Node) -> bool:
 
 def _is_table(node: Node) -> bool:
     return node.get("type") == "BASE_TABLE" and "class" not in node
-
-
-def _with_parts(statement: Node) -> Iterator[str]:
-    for node in _nodes(statement):
-        for entry in node["cte_map"]["map"] if "cte_map" in node else ():
-            yield entry["key"]
 
 
 def _nodes(root: Any) -> Iterator[Node]:
@@ -458,7 +539,8 @@ def _values_of(one: Node, other: Node) -> Node:
     if one.get("type") != "EXPRESSION_LIST" or other.get("type") != "SUBQUERY":
         return other
     inner = other["subquery"]["node"].get("from_table") or {}
-    return inner | {"alias": other["alias"]} if inner.get("type") == "EXPRESSION_LIST" else other
+    names_of = {"alias": other["alias"], "expected_names": other["column_name_alias"]}
+    return inner | names_of if inner.get("type") == "EXPRESSION_LIST" else other
 
 
 _PLACES = frozenset({"query_location", "is_operator", "schema"})
