@@ -1,4 +1,4 @@
-"""Texts in PostgreSQL's dialect, from `tests/sql_door/dialect_texts/*.sql`, and a way to ask a server for their answers.
+"""Texts in PostgreSQL's dialect, from `tests/sql_door/dialect_texts/*.sql`, and the answers of a server.
 
 - Each line is one text. A line `-- differs: …` before it says why Lakestore answers otherwise.
 - An answer is the type of each column with its values as texts, or an SQLSTATE.
@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 from psycopg.pq import DiagnosticField, ExecStatus
+from psycopg.types.json import Jsonb
 
 FOLDER = Path(__file__).parents[1] / "sql_door/dialect_texts"
 _DIFFERS = "-- differs: "
@@ -58,12 +59,80 @@ _POSTGRES_TYPES = {
 """By the name of the Arrow type; another type is jsonb."""
 _MOMENT = dt.datetime(2026, 11, 28, 15, 30, 1, 234567)
 ROWS: list[tuple[Any, ...]] = [
-    (1, 10, 1, 1.5, 0.5, Decimal("1.25"), "apple", True, dt.date(2024, 1, 31), _MOMENT, _MOMENT, b"\0\xff\\", ["a", "b"], [1, 2], "x", {"city": "Bonn", "code": 5, "list": [1, 2]}),
-    (2, -3, 2, -1.0, 2.0, Decimal("-2.50"), "Banane", False, dt.date(2024, 2, 29), dt.datetime(2000, 1, 1), dt.datetime(2000, 1, 1), b"abc", ["b", None, 'c"d'], [], "y", {"city": None, "code": None, "list": []}),
-    (3, None, 3, 2.5, -0.0, Decimal("100.00"), "ähre_%", None, dt.date(1999, 12, 31), dt.datetime(1969, 12, 31, 23, 59, 59), dt.datetime(1969, 12, 31, 23, 59, 59), b"", [], [3, None], None, {"city": 'a"b', "code": -1, "list": None}),
+    (
+        1,
+        10,
+        1,
+        1.5,
+        0.5,
+        Decimal("1.25"),
+        "apple",
+        True,
+        dt.date(2024, 1, 31),
+        _MOMENT,
+        _MOMENT,
+        b"\0\xff\\",
+        ["a", "b"],
+        [1, 2],
+        "x",
+        {"city": "Bonn", "code": 5, "list": [1, 2]},
+    ),
+    (
+        2,
+        -3,
+        2,
+        -1.0,
+        2.0,
+        Decimal("-2.50"),
+        "Banane",
+        False,
+        dt.date(2024, 2, 29),
+        dt.datetime(2000, 1, 1),
+        dt.datetime(2000, 1, 1),
+        b"abc",
+        ["b", None, 'c"d'],
+        [],
+        "y",
+        {"city": None, "code": None, "list": []},
+    ),
+    (
+        3,
+        None,
+        3,
+        2.5,
+        -0.0,
+        Decimal("100.00"),
+        "ähre_%",
+        None,
+        dt.date(1999, 12, 31),
+        dt.datetime(1969, 12, 31, 23, 59, 59),
+        dt.datetime(1969, 12, 31, 23, 59, 59),
+        b"",
+        [],
+        [3, None],
+        None,
+        {"city": 'a"b', "code": -1, "list": None},
+    ),
     (4, 7, None, 1e20, 1e10, None, "", True, None, None, None, None, None, None, "z", None),
-    (5, 10, -5, None, None, Decimal("0.00"), None, False, dt.date(1, 1, 1), dt.datetime(2024, 3, 10, 12), dt.datetime(2024, 3, 10, 12), b"'\n", ["b"], [5, 6, 7], "w", {"city": "", "code": 0, "list": [3]}),
-]  # fmt: skip
+    (
+        5,
+        10,
+        -5,
+        None,
+        None,
+        Decimal("0.00"),
+        None,
+        False,
+        dt.date(1, 1, 1),
+        dt.datetime(2024, 3, 10, 12),
+        dt.datetime(2024, 3, 10, 12),
+        b"'\n",
+        ["b"],
+        [5, 6, 7],
+        "w",
+        {"city": "", "code": 0, "list": [3]},
+    ),
+]
 
 
 TYPES = {
@@ -165,9 +234,9 @@ def items_rows() -> list[dict[str, Any]]:
 def make_postgres_items(connection: psycopg.Connection[Any]) -> None:
     """Create shop.items with the same rows in PostgreSQL."""
     columns = ", ".join(f'"{each.name}" {_POSTGRES_TYPES.get(str(each.type), "jsonb")}' for each in ITEMS)
-    connection.execute(f"CREATE SCHEMA shop; SET search_path = shop; CREATE TABLE shop.items ({columns})")  # type: ignore[call-overload]
+    connection.execute(f"CREATE SCHEMA shop; SET search_path = shop; CREATE TABLE shop.items ({columns})")
     marks = ", ".join(["%s"] * len(ITEMS))
     for row in items_rows():
-        doc = None if row["doc"] is None else psycopg.types.json.Jsonb(row["doc"])
+        doc = None if row["doc"] is None else Jsonb(row["doc"])
         values = [*list(row.values())[:-1], doc]
-        connection.execute(f"INSERT INTO shop.items VALUES ({marks})", values)  # type: ignore[call-overload]
+        connection.execute(f"INSERT INTO shop.items VALUES ({marks})", values)

@@ -11,8 +11,8 @@ SELECT jsonb_array_length(doc -> 'list') FROM items WHERE id IN (1, 2, 5) ORDER 
 SELECT id, jsonb_array_elements(doc -> 'list') FROM items WHERE id IN (1, 2, 5) ORDER BY 1, 2
 SELECT id, e FROM items, jsonb_array_elements_text(doc -> 'list') e WHERE id IN (1, 2, 5) ORDER BY 1, 2
 SELECT jsonb_object_keys(doc) FROM items WHERE id = 1
-SELECT k, v FROM items, jsonb_each(doc) AS e(k, v) WHERE id = 1
-SELECT key, value FROM items, jsonb_each_text(doc) WHERE id = 1
+SELECT k, v FROM items, jsonb_each(doc) AS e(k, v) WHERE id = 1 ORDER BY k
+SELECT key, value FROM items, jsonb_each_text(doc) WHERE id = 1 ORDER BY key
 SELECT jsonb_typeof(doc), jsonb_typeof(doc -> 'city'), jsonb_typeof(doc -> 'code'), jsonb_typeof(doc -> 'list') FROM items ORDER BY id
 SELECT jsonb_build_object('a', 1, 'b', 'x', 'c', NULL, 'd', ARRAY[1, 2]), jsonb_build_array(1, 'a', NULL, true)
 SELECT json_build_object('a', 1, 'b', 1.50), json_build_array(1, 'a')

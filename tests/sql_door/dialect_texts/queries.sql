@@ -154,5 +154,5 @@ SELECT id FROM items ORDER BY lower(t)
 SELECT t AS x FROM items ORDER BY x || 'a'
 SELECT id FROM items ORDER BY -id
 SELECT max(x) FROM (SELECT n AS x FROM items UNION ALL SELECT 100) q
-SELECT (SELECT array_agg(id) FROM items WHERE n = i.n) FROM items i ORDER BY id
+SELECT (SELECT array_agg(id ORDER BY id) FROM items WHERE n = i.n) FROM items i ORDER BY id
 SELECT id FROM items i WHERE i.n = (SELECT max(n) FROM items j WHERE j.b = i.b) ORDER BY id

@@ -24,7 +24,6 @@ from lakestore_server.queries.postgres.oids import Oids
 from tests.support.client_texts import SESSION, answer, make_tables
 from tests.support.served import Served
 
-
 _FORM = re.compile(r"(?:^CREATE MACRO \S+?|, )\((?:\w+(?: [A-Z]+)?(?:, )?)*\) AS ")
 """The parameters of one form of a macro."""
 

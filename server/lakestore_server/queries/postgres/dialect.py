@@ -68,7 +68,8 @@ class LazyCatalog:
 
     def types_of(self, tables: Iterable[tuple[str, str]], column: str) -> Iterator[pa.DataType]:
         """The types that a column has in these tables, (database, name)."""
-        names, column = {folded(f"{database or self.database_of(name)}.{name}") for database, name in tables}, folded(column)
+        names = {folded(f"{database or self.database_of(name)}.{name}") for database, name in tables}
+        column = folded(column)
         for table in self.made.lake_tables:
             if folded(table.name) in names:
                 yield from (each.arrow.type for each in table.columns if folded(each.name) == column)

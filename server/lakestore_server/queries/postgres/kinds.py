@@ -202,4 +202,3 @@ _RULES: Mapping[str, Callable[[Kinds, Node], str]] = {
 
 def _tables(sources: list[Node]) -> Iterator[tuple[str, str]]:
     return ((each["schema_name"], each["table_name"]) for each in sources)
-

@@ -65,7 +65,7 @@ class Operators:
         self._done.add(id(node))
         return node
 
-    def _divide(self, node: Node) -> Node | None:
+    def divide(self, node: Node) -> Node | None:
         """Division by zero is an error; DuckDB answers null."""
         if len(node["children"]) != 2:
             return None
@@ -77,7 +77,7 @@ class Operators:
             return None
         return node | {"children": [left, call("divisor", right)]}
 
-    def _sum(self, node: Node) -> Node | None:
+    def total(self, node: Node) -> Node | None:
         """A sum of int8 is numeric, which `/` does not cut to an integer; a sum of int4 is int8."""
         if len(node["children"]) != 1:
             return None
@@ -91,7 +91,7 @@ class Operators:
         wide = cast(child, "") | {"cast_type": decimal_type(19, 0)} if kind == "int8" else call("wide", child)
         return self._final(node | {"children": [wide]})
 
-    def _joined(self, node: Node) -> Node | None:
+    def joined(self, node: Node) -> Node | None:
         """`||` of texts, arrays and JSON."""
         kinds = [self._kinds.of(child) for child in node["children"]]
         if len(kinds) != 2:
@@ -129,7 +129,8 @@ class Operators:
         values, other, kind = (left, right, kinds[1]) if is_right else (right, left, kinds[0])
         if kind == "unknown":
             if constant_text(other) is None:
-                return values | {"alias": alias}
+                kept: Node = values | {"alias": alias}
+                return kept
             made = self._array(other, kinds[0] if is_right else kinds[1])
             return call("list_concat", *((values, made) if is_right else (made, values)), alias=alias)
         if not kind:
@@ -143,7 +144,8 @@ class Operators:
         if element is None:
             raise refused(f"the array {text!r} as {kind}", "write ARRAY[…]")
         made = patterns.array_constant(text)
-        return made | {"cast_type": made["cast_type"] | {"type_info": _list_of(made, element)}}
+        kind_of_items = made["cast_type"] | {"type_info": _list_of(made, element)}
+        return cast(made["child"], "LIST") | {"cast_type": kind_of_items}
 
     def arrays(self, values: list[Node]) -> bool:
         """Make arrays of the constants that are compared with an array, in place; whether there are any."""
@@ -155,7 +157,7 @@ class Operators:
                 values[place] = self._array(value, kind)
         return bool(kind)
 
-    def _contains(self, node: Node) -> Node | None:
+    def contains(self, node: Node) -> Node | None:
         values = list(node["children"])
         if len(values) == 2 and "jsonb" in map(self._kinds.of, values):
             outer, inner = values if node["function_name"] == "@>" else reversed(values)
@@ -165,14 +167,14 @@ class Operators:
             return json_operators.contains(outer, text) | {"alias": node["alias"]}
         return node | {"children": values} if self.arrays(values) else None
 
-    def _concat(self, node: Node) -> Node | None:
+    def concat(self, node: Node) -> Node | None:
         made = [
             child if kind in _PLAIN_TEXTS else self._text(child, kind) if kind in FLOATS else call("shown_text", child)
             for child, kind in ((child, self._kinds.of(child)) for child in node["children"])
         ]
         return node | {"children": made} if made != node["children"] else None
 
-    def _date_part(self, node: Node) -> Node | None:
+    def date_part(self, node: Node) -> Node | None:
         """`extract` is numeric and `date_part` float8, which `/` does not cut to an integer."""
         if len(node["children"]) != 2:
             return None
@@ -181,9 +183,11 @@ class Operators:
         plain = self._final(made | {"alias": "", "schema": ""})
         if not node["schema"]:
             return cast(plain, "DOUBLE", node["alias"])
-        return cast(plain, "", node["alias"]) | {"cast_type": decimal_type(38, _SCALES.get(field.rstrip("s"), _SCALES.get(field, 0)))}
+        return cast(plain, "", node["alias"]) | {
+            "cast_type": decimal_type(38, _SCALES.get(field.rstrip("s"), _SCALES.get(field, 0)))
+        }
 
-    def _date_trunc(self, node: Node) -> Node | None:
+    def date_trunc(self, node: Node) -> Node | None:
         """A date is cut as a time with a zone."""
         if len(node["children"]) == 3:
             part, moment, zone = node["children"]
@@ -193,13 +197,13 @@ class Operators:
             return None
         return cast(self._final(node | {"alias": ""}), "TIMESTAMP WITH TIME ZONE", node["alias"])
 
-    def _round(self, node: Node) -> Node | None:
+    def rounded(self, node: Node) -> Node | None:
         """A float is rounded to the even neighbour."""
         if len(node["children"]) != 1 or self._kinds.of(node["children"][0]) not in FLOATS:
             return None
         return node | {"function_name": "round_even", "children": [node["children"][0], number(0)]}
 
-    def _length(self, node: Node) -> Node | None:
+    def length(self, node: Node) -> Node | None:
         """The length of bytes, and the length in bytes of a text."""
         if len(node["children"]) != 1:
             return None
@@ -208,7 +212,7 @@ class Operators:
             return node | {"function_name": "octet_length"} if is_bytes else None
         return None if is_bytes else node | {"function_name": "strlen"}
 
-    def _field(self, node: Node) -> Node | None:
+    def json_field(self, node: Node) -> Node | None:
         """A key of JSON that DuckDB would read as a path."""
         text = constant_text(node["children"][1]) if len(node["children"]) == 2 else None
         if text is None or not (text == "" or text[0] in "$/") or id(node) in self._done:
@@ -253,7 +257,11 @@ class Operators:
             return None if text in ("t", "f", "true", "false") else node | {"child": constant(truth(text))}
         if kind in ("numeric", *FLOATS):
             raise Invalid(f"the query failed: cannot cast type {kind} to boolean")
-        return node | {"child": call("truth_text", node["child"])} if kind == "text" and not _is_call(node["child"], "truth_text") else None
+        return (
+            node | {"child": call("truth_text", node["child"])}
+            if kind == "text" and not _is_call(node["child"], "truth_text")
+            else None
+        )
 
     def _numeric(self, node: Node, text: str | None, kind: str) -> Node | None:
         """`numeric` without digits keeps the digits of its value, where they are known."""
@@ -266,7 +274,8 @@ class Operators:
                 raise syntax("numeric", text)
             return None if match[2] else node | {"cast_type": decimal_type(38, len(match[1].partition(".")[2]))}
         if kind == "numeric":
-            return child | {"alias": node["alias"]}
+            kept: Node = child | {"alias": node["alias"]}
+            return kept
         return node | {"cast_type": decimal_type(38, 0)} if kind in INTEGERS else None
 
     # comparisons
@@ -341,7 +350,7 @@ def _is_divisor(node: Node) -> bool:
         return _is_divisor(node["child"])
     if node.get("class") == "CONSTANT":
         value = node["value"].get("value")
-        return value is None or isinstance(value, int | float) and value != 0
+        return value is None or (isinstance(value, int | float) and value != 0)
     return _is_call(node, "divisor")
 
 
@@ -355,21 +364,21 @@ def _list_of(made: Node, element: str) -> Node:
 
 
 _FUNCTIONS: dict[str, Rule] = {
-    "/": Operators._divide,
-    "%": Operators._divide,
-    "mod": Operators._divide,
-    "sum": Operators._sum,
-    "||": Operators._joined,
-    "@>": Operators._contains,
-    "<@": Operators._contains,
-    "&&": Operators._contains,
-    "concat": Operators._concat,
-    "concat_ws": Operators._concat,
-    "date_part": Operators._date_part,
-    "date_trunc": Operators._date_trunc,
-    "round": Operators._round,
-    "length": Operators._length,
-    "octet_length": Operators._length,
-    "->": Operators._field,
-    "->>": Operators._field,
+    "/": Operators.divide,
+    "%": Operators.divide,
+    "mod": Operators.divide,
+    "sum": Operators.total,
+    "||": Operators.joined,
+    "@>": Operators.contains,
+    "<@": Operators.contains,
+    "&&": Operators.contains,
+    "concat": Operators.concat,
+    "concat_ws": Operators.concat,
+    "date_part": Operators.date_part,
+    "date_trunc": Operators.date_trunc,
+    "round": Operators.rounded,
+    "length": Operators.length,
+    "octet_length": Operators.length,
+    "->": Operators.json_field,
+    "->>": Operators.json_field,
 }

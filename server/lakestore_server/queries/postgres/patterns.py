@@ -208,7 +208,9 @@ def _regexp_match(node: Node) -> Node | None:
     if options and "s" in options:
         return None
     if said is None or options is None or len(rest) > 1:
-        raise Invalid(f"the query failed: {name} without a constant pattern is not supported by the Postgres port: use ~")
+        raise Invalid(
+            f"the query failed: {name} without a constant pattern is not supported by the Postgres port: use ~"
+        )
     groups, flags = _groups(said), "s" + options.replace("g", "")
     if "g" in options:
         if groups > 1:

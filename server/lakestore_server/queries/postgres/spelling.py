@@ -138,6 +138,18 @@ def _like_change(tokens: list[_Token], place: int) -> tuple[int, int, str] | Non
     return (tokens[place].begin, tokens[place].end, "=") if is_any else None
 
 
+def _phrase_change(tokens: list[_Token], place: int, word: str) -> tuple[int, int, str] | None:
+    """The change at the first word of LIKE ANY or BETWEEN SYMMETRIC, and at a column named `at`."""
+    before, after = _word(tokens, place - 1), _word(tokens, place + 1)
+    if word in _PATTERNS or word == "not":
+        return _like_change(tokens, place)
+    if word == "between" and after == "symmetric" and before != "not":
+        return tokens[place].begin, tokens[place + 1].end, "between"
+    if word == "at" and after not in ("(", "time"):
+        return tokens[place].begin, tokens[place].end, '"at"'
+    return None
+
+
 def _word_change(tokens: list[_Token], place: int, *, is_cast: bool) -> tuple[int, int, str] | None:
     """The change at a word; `is_cast` is true inside CAST (…)."""
     token = tokens[place]
@@ -154,14 +166,9 @@ def _word_change(tokens: list[_Token], place: int, *, is_cast: bool) -> tuple[in
         return token.begin, token.end, OID
     if word in _NUMERIC and (of_type or before == ".") and after != "(":
         return token.begin, token.end, word + _NUMERIC_SIZE
-    if word in _PATTERNS or word == "not":
-        change = _like_change(tokens, place)
-        if change is not None:
-            return change
-    if word == "between" and after == "symmetric" and before != "not":
-        return token.begin, tokens[place + 1].end, "between"
-    if word == "at" and after not in ("(", "time"):
-        return token.begin, token.end, '"at"'
+    change = _phrase_change(tokens, place, word)
+    if change is not None:
+        return change
     if word == "select" and after in ("from", "where"):
         return token.begin, token.end, "select 1"
     return (token.begin, token.end, word) if word != token.text else None

@@ -10,7 +10,9 @@ from lakestore_server.queries.postgres.nodes import Node, call, cast, constant, 
 
 TARGETS = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "TIME", "INTERVAL"})
 _DAYS = {"today": 0, "now": 0, "yesterday": -1, "tomorrow": 1}
-_OFFSET = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d)(:\d\d(?:\.\d+)?)?\s*(Z|UTC|[+-]\d\d?(?::?\d\d)?)?", re.IGNORECASE)
+_OFFSET = re.compile(
+    r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d)(:\d\d(?:\.\d+)?)?\s*(Z|UTC|[+-]\d\d?(?::?\d\d)?)?", re.IGNORECASE
+)
 _WORDY = ("%B %d, %Y", "%b %d, %Y", "%d %b %Y", "%d %B %Y", "%Y%m%d", "%m/%d/%Y", "%Y/%m/%d", "%b-%d-%Y", "%d-%b-%Y")
 _ISO = re.compile(
     r"P(?=\d|T\d)(?:(\d+)Y)?(?:(\d+)M)?(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?"
@@ -34,7 +36,7 @@ def value(text: str, target: str) -> Node | None:
     if word.lower() in _DAYS:
         return _day(word.lower(), target)
     if re.search(r"\bBC$", word, re.IGNORECASE):
-        raise Invalid("the query failed: a date before Christ is not supported by the Postgres port: write a later date")
+        raise Invalid("the query failed: a date BC is not supported by the Postgres port: write a later date")
     if re.fullmatch(r"[\d:. +-]+|epoch|-?infinity", word, re.IGNORECASE) is None and target == "DATE":
         return _wordy(word)
     match = _OFFSET.fullmatch(word)
@@ -64,7 +66,7 @@ def _day(word: str, target: str) -> Node:
 def _wordy(word: str) -> Node | None:
     for form in _WORDY:
         try:
-            day = datetime.strptime(word, form)  # noqa: DTZ007 (a day has no zone)
+            day = datetime.strptime(word, form)
         except ValueError:
             continue
         return cast(constant(day.date().isoformat()), "DATE")

@@ -33,7 +33,6 @@ from lakestore_server.queries.postgres.nodes import (
     subquery,
     true_condition,
 )
-
 from lakestore_server.queries.postgres.operators import Operators, refused
 from lakestore_server.queries.postgres.spelling import Spelling
 
@@ -67,7 +66,8 @@ _SETS = frozenset({"generate_series"})
 _SYSTEM_COLUMNS = frozenset({"tableoid", "xmin"})
 _JSON_PATHS = {"|->>": "json_extract_string", "|->": "json_extract"}
 _REGEXES = {"<~>": ("s", False), "!<~>": ("s", True), "~*": ("is", False), "!~*": ("is", True)}
-"""Options (with `s`, a point matches a line's end too), and whether the answer is negated, of each operator of regular expressions."""
+"""Options, and whether the answer is negated, of each operator of regular expressions. With `s`, a point matches a
+line's end too."""
 _LIKES = {"~~": "like_escape", "!~~": "not_like_escape", "~~*": "ilike_escape", "!~~*": "not_ilike_escape"}
 """LIKE with an escape, for each LIKE without one. PostgreSQL's escape is a backslash, and DuckDB has none."""
 _REFLEXIVE = 20
@@ -286,12 +286,12 @@ class Rewriting:
             node["schema"] = node["catalog"] = ""
             self.changed = True
 
-    def _function(self, node: Node, parent: Node) -> Node:
+    def _function(self, node: Node, _parent: Node) -> Node:
         self._unqualified(node)
+        return self._operators.function(node) or self._operator_call(node)
+
+    def _operator_call(self, node: Node) -> Node:
         name, children = node["function_name"], node["children"]
-        made = self._operators.function(node)
-        if made is not None:
-            return made
         if name in _REGEXES and len(children) == 2:
             options, is_negated = _REGEXES[name]
             made = call("regexp_matches", *children, constant(options), alias=node["alias"])

@@ -34,7 +34,8 @@ MACROS: Mapping[str, tuple[str, ...]] = {
         "(x HUGEINT) AS CAST(x AS DECIMAL(38, 0))",
     ),
     "whole": (
-        "(x) AS CASE WHEN typeof(x) = 'VARCHAR' AND NOT regexp_full_match(CAST(x AS VARCHAR), '\\s*[+-]?\\d+\\s*') THEN "
+        "(x) AS CASE WHEN typeof(x) = 'VARCHAR' AND NOT regexp_full_match(CAST(x AS VARCHAR),"
+        " '\\s*[+-]?\\d+\\s*') THEN "
         + _failed("invalid input syntax for type integer", "CAST(x AS VARCHAR)")
         + " ELSE x END",
     ),
@@ -61,7 +62,8 @@ MACROS: Mapping[str, tuple[str, ...]] = {
         f" ',' || {_MARK}, ', '), ':' || {_MARK}, ': '), {_MARK}, '')",
     ),
     "item_text": (
-        "(t) AS CASE WHEN t IS NULL THEN 'NULL' WHEN t = '' OR lower(t) = 'null' OR regexp_matches(t, '[{{}},\"\\\\\\s]')"
+        "(t) AS CASE WHEN t IS NULL THEN 'NULL' WHEN t = '' OR lower(t) = 'null' OR regexp_matches(t,"
+        " '[{{}},\"\\\\\\s]')"
         " THEN '\"' || replace(replace(t, '\\', '\\\\'), '\"', '\\\"') || '\"' ELSE t END",
     ),
     "items_text": (
@@ -86,16 +88,20 @@ MACROS: Mapping[str, tuple[str, ...]] = {
     "shown_text": ("(x) AS CASE typeof(x) WHEN 'BOOLEAN' THEN left(CAST(x AS VARCHAR), 1) ELSE text_of(x) END",),
     "formatted": ("(f, x) AS format(f, x)",),
     "signed_text": (
-        "(x, r, m, t, w, h) AS CASE WHEN x IS NULL THEN NULL WHEN r >= m THEN h WHEN w = 0 THEN CASE WHEN x < 0 THEN '-'"
+        "(x, r, m, t, w, h) AS CASE WHEN x IS NULL THEN NULL WHEN r >= m THEN h WHEN w = 0 THEN CASE WHEN x"
+        " < 0 THEN '-'"
         " ELSE '' END || t ELSE lpad(CASE WHEN x < 0 THEN '-' ELSE ' ' END || t, w, ' ') END",
     ),
     "time_number": (
-        "(f, t) AS CAST(CASE f WHEN 'Q' THEN quarter(t) WHEN 'D' THEN dayofweek(t) + 1 WHEN 'W' THEN (day(t) - 1) // 7 + 1"
+        "(f, t) AS CAST(CASE f WHEN 'Q' THEN quarter(t) WHEN 'D' THEN dayofweek(t) + 1 WHEN 'W' THEN (day(t)"
+        " - 1) // 7 + 1"
         " WHEN 'WW' THEN (dayofyear(t) - 1) // 7 + 1 WHEN 'CC' THEN (year(t) + 99) // 100"
-        " WHEN 'J' THEN CAST(floor(julian(CAST(t AS DATE))) AS BIGINT) ELSE hour(t) * 3600 + minute(t) * 60 + second(t) END AS VARCHAR)",
+        " WHEN 'J' THEN CAST(floor(julian(CAST(t AS DATE))) AS BIGINT) ELSE hour(t) * 3600 + minute(t) * 60"
+        " + second(t) END AS VARCHAR)",
     ),
     "time_count": (
-        "(f, t, n) AS CASE WHEN length(time_number(f, t)) < n THEN lpad(time_number(f, t), n, '0') ELSE time_number(f, t)"
+        "(f, t, n) AS CASE WHEN length(time_number(f, t)) < n THEN lpad(time_number(f, t), n, '0') ELSE"
+        " time_number(f, t)"
         " END",
     ),
     # texts
@@ -114,7 +120,8 @@ MACROS: Mapping[str, tuple[str, ...]] = {
         " lower(p) END)",
     ),
     "quote_literal": (
-        "(t) AS CASE WHEN strpos(shown_text(t), '\\') > 0 THEN 'E' ELSE '' END || '''' || replace(replace(shown_text(t), '''', ''''''),"
+        "(t) AS CASE WHEN strpos(shown_text(t), '\\') > 0 THEN 'E' ELSE '' END || '''' ||"
+        " replace(replace(shown_text(t), '''', ''''''),"
         " '\\', '\\\\') || ''''",
     ),
     "quote_nullable": ("(t) AS coalesce(quote_literal(t), 'NULL')",),
@@ -197,12 +204,14 @@ MACROS: Mapping[str, tuple[str, ...]] = {
         "(a, x, z) AS list_transform(a, lambda y: CASE WHEN y IS NOT DISTINCT FROM x THEN z ELSE y END)",
     ),
     "array_positions": (
-        "(a, x) AS list_filter(list_transform(a, lambda y, i: CASE WHEN y IS NOT DISTINCT FROM x THEN i END), lambda i: i"
+        "(a, x) AS list_filter(list_transform(a, lambda y, i: CASE WHEN y IS NOT DISTINCT FROM x THEN i"
+        " END), lambda i: i"
         " IS NOT NULL)",
     ),
     "trim_array": ("(a, n) AS a[1:len(a) - n]",),
     "joined_items": (
-        "(a, s) AS CASE WHEN a IS NOT NULL THEN coalesce(list_aggregate(list_transform(list_filter(a, lambda y: y IS NOT"
+        "(a, s) AS CASE WHEN a IS NOT NULL THEN coalesce(list_aggregate(list_transform(list_filter(a, lambda"
+        " y: y IS NOT"
         " NULL), lambda y: shown_text(y)), 'string_agg', s), '') END",
         "(a, s, z) AS CASE WHEN a IS NOT NULL THEN coalesce(list_aggregate(list_filter(list_transform(a, lambda y:"
         " coalesce(shown_text(y), z)), lambda y: y IS NOT NULL), 'string_agg', s), '') END",
@@ -220,9 +229,7 @@ MACROS: Mapping[str, tuple[str, ...]] = {
     ),
     "json_item_count": ("(x) AS CAST(json_array_length(x) AS INTEGER)",),
     "jsonb_pretty": ("(x) AS json_pretty(x)",),
-    **dict.fromkeys(
-        ("json_array_elements", "jsonb_array_elements"), ("(x) AS unnest(CAST(to_json(x) AS JSON[]))",)
-    ),
+    **dict.fromkeys(("json_array_elements", "jsonb_array_elements"), ("(x) AS unnest(CAST(to_json(x) AS JSON[]))",)),
     **dict.fromkeys(
         ("json_array_elements_text", "jsonb_array_elements_text"), ("(x) AS unnest(CAST(to_json(x) AS VARCHAR[]))",)
     ),
@@ -240,7 +247,8 @@ MACROS: Mapping[str, tuple[str, ...]] = {
         " DOUBLE) ELSE CAST(x AS VARCHAR) = t END, false)",
     ),
     "json_has_item": (
-        "(x, t) AS CASE json_type(x) WHEN 'ARRAY' THEN coalesce(list_bool_or(list_transform(CAST(x AS JSON[]), lambda e:"
+        "(x, t) AS CASE json_type(x) WHEN 'ARRAY' THEN coalesce(list_bool_or(list_transform(CAST(x AS"
+        " JSON[]), lambda e:"
         " json_equals(e, t))), false) ELSE false END",
     ),
     "has_json_key": (

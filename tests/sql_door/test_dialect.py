@@ -1,0 +1,78 @@
+"""Texts in PostgreSQL's dialect, asked of the port and of a real PostgreSQL with the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from tests.support.dialect_texts import (
+    ITEMS,
+    TYPES,
+    DialectAnswer,
+    DialectText,
+    dialect_answer,
+    dialect_texts,
+    items_rows,
+    make_postgres_items,
+)
+from tests.support.postgres import USER, Postgres
+from tests.support.sql_door import Door
+
+TEXTS = list(dialect_texts())
+GROUPS = sorted({text.group for text in TEXTS})
+
+
+@pytest.fixture(scope="module")
+def lakestore(door: Door) -> Iterator[psycopg.Connection[Any]]:
+    table = door.lake.create_table("shop.items", ITEMS, primary_key=["id"])
+    table.upsert(pa.Table.from_pylist(items_rows(), ITEMS))
+    with door.connect() as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[psycopg.Connection[Any]]:
+    with (
+        Postgres() as server,
+        psycopg.connect(host="127.0.0.1", port=server.port, user=USER, dbname="shop", autocommit=True) as connection,
+    ):
+        make_postgres_items(connection)
+        yield connection
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_port_answers_as_postgresql_unless_the_file_says_why_not(
+    group: str, lakestore: psycopg.Connection[Any], postgres: psycopg.Connection[Any]
+) -> None:
+    """Fails too for a text that is said to differ and does not."""
+    told: list[tuple[DialectText, str]] = []
+    for text in TEXTS:
+        if text.group == group:
+            said = dialect_answer(lakestore, text.text).difference(dialect_answer(postgres, text.text))
+            if bool(said) != bool(text.differs):
+                told.append((text, said or "no difference"))
+    assert told == []
+
+
+def test_most_texts_are_compared() -> None:
+    assert len(TEXTS) > 500
+    assert sum(not text.differs for text in TEXTS) > 450
+
+
+def test_a_difference_is_seen_in_code_rows_names_and_types() -> None:
+    one = DialectAnswer("", ("a",), (20,), (("1",),))
+    assert one.difference(one) == ""
+    assert (20, 23) in TYPES
+    assert one.difference(DialectAnswer("", ("a",), (23,), (("1",),))) == ""
+    for other in (
+        DialectAnswer("22012"),
+        DialectAnswer("", ("b",), (20,), (("1",),)),
+        DialectAnswer("", ("a",), (25,), (("1",),)),
+        DialectAnswer("", ("a",), (20,), (("2",),)),
+        DialectAnswer("", ("a",), (20,), ()),
+    ):
+        assert one.difference(other) != ""
