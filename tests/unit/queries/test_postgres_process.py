@@ -224,7 +224,7 @@ def test_parts_of_texts_and_times_are_those_of_postgres(session: QuerySession) -
         "SELECT substr('hello', -1, 3), substring('hello' from 0), substr('hello', -9, 2), substr('hello', 2, 2),"
         " substr('hello', NULL), extract(second from time '10:00:01.25'), date_part('ms', interval '0.0015 s')"
     )
-    assert _cells(session, text) == ["h", "hello", "", "el", None, "1.25", "1.5"]
+    assert _cells(session, text) == ["h", "hello", "", "el", None, "1.250000", "1.5"]
     for wrong in (r"SELECT '\x0'::bytea", r"SELECT 'a\b'::bytea", "SELECT substr('a', 1, -1)"):
         with pytest.raises(LakestoreError):
             _cells(session, wrong)

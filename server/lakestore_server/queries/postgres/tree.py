@@ -158,7 +158,7 @@ class Rewriting:
         """NULL as a column of the result is a text."""
         for place, item in enumerate(query.get("select_list", ())):
             if item.get("class") == "CONSTANT" and item["value"]["is_null"]:
-                query["select_list"][place] = cast(item, "VARCHAR", item["alias"] or names.NO_NAME)
+                query["select_list"][place] = cast(item | {"alias": ""}, "VARCHAR", item["alias"] or names.NO_NAME)
                 self.changed = True
 
     # tables
