@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -158,6 +159,10 @@ TYPES = {
 """Pairs of oids, Lakestore's and PostgreSQL's, for values with the same text. docs/postgres.md lists them."""
 
 
+_JSON = frozenset({114, 3802})
+"""The oids of json and jsonb."""
+
+
 @dataclass(frozen=True, slots=True)
 class DialectText:
     """One text."""
@@ -213,16 +218,28 @@ def dialect_answer(connection: psycopg.Connection[Any], text: str) -> DialectAns
         )
         return DialectAnswer(code.decode(), message=message.decode())
     columns = range(result.nfields)
-    rows = (tuple(_text(result.get_value(row, column)) for column in columns) for row in range(result.ntuples))
+    types = tuple(result.ftype(column) for column in columns)
+    rows = (
+        tuple(_text(result.get_value(row, column), types[column]) for column in columns)
+        for row in range(result.ntuples)
+    )
     return DialectAnswer(
         names=tuple((result.fname(column) or b"").decode() for column in columns),
-        types=tuple(result.ftype(column) for column in columns),
+        types=types,
         rows=tuple(rows),
     )
 
 
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
+def _text(value: bytes | None, kind: int) -> str | None:
+    """A value as text; JSON without its spaces, with its keys in order and without zeros behind a point."""
+    if value is None:
+        return None
+    return json.dumps(json.loads(value, parse_float=_number), sort_keys=True) if kind in _JSON else value.decode()
+
+
+def _number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def items_rows() -> list[dict[str, Any]]:

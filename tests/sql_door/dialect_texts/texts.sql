@@ -17,7 +17,9 @@ SELECT 'maybe'::bool
 SELECT ' true '::bool, 'FALSE'::bool
 SELECT length(t), char_length(t), octet_length(t), bit_length(t) FROM items ORDER BY id
 SELECT length(raw), octet_length(raw) FROM items ORDER BY id
-SELECT upper(t), lower(t), initcap(t) FROM items ORDER BY id
+SELECT upper(t), lower(t), initcap(t) FROM items WHERE id <> 3 ORDER BY id
+-- differs: letters beyond ASCII have cases, as in every locale of PostgreSQL but C
+SELECT upper(t), initcap(t) FROM items WHERE id = 3
 SELECT initcap('hello WORLD-foo bar_baz 3x')
 SELECT t FROM items ORDER BY t
 SELECT t FROM items ORDER BY t DESC
@@ -29,6 +31,7 @@ SELECT t < 'b', t >= 'apple' FROM items ORDER BY id
 SELECT max(t), min(t) FROM items
 SELECT substring('hello' from 2 for 3), substring('hello', 2), substring('hello' for 2)
 SELECT substring('foobar' from 'o.b'), substring('foobar' from 'o(.)b'), substring('foobar' from 'x')
+-- differs: a clause that is refused
 SELECT substring('foobar' similar '%#"o_b#"%' escape '#')
 SELECT substr('hello', 0), substr('hello', -1, 3), substr('hello', 2, 0)
 SELECT left('hello', 2), right('hello', 2), left('hello', -1), right('hello', -1), left('hello', 0)
@@ -60,7 +63,9 @@ SELECT regexp_matches('foobarbaz', 'b..', 'g')
 SELECT regexp_matches('foobarbaz', '(b)(..)')
 SELECT regexp_split_to_array('a1b22c', '\d+'), regexp_split_to_array('abc', '')
 SELECT regexp_split_to_table('a b c', ' ')
-SELECT regexp_count('abcabc', 'b'), regexp_substr('foobar', 'o+'), regexp_instr('foobar', 'b'), regexp_like('Foo', 'f', 'i')
+SELECT regexp_count('abcabc', 'b'), regexp_substr('foobar', 'o+'), regexp_like('Foo', 'f', 'i')
+-- differs: a function that is not there
+SELECT regexp_instr('foobar', 'b')
 SELECT 'abc' ~ 'B', 'abc' ~* 'B', 'abc' !~ 'b', 'abc' !~* 'B', 'a' || chr(10) || 'b' ~ 'a.b', 'ab' ~ '^b'
 SELECT 'abc' LIKE 'a%', 'abc' LIKE 'A%', 'abc' ILIKE 'A%', 'abc' NOT LIKE '_b_', 'a%c' LIKE 'a\%c', 'abc' LIKE 'a\%c'
 SELECT 'a%c' LIKE 'a#%c' ESCAPE '#', 'a\c' LIKE 'a\c' ESCAPE '', 'a\c' LIKE 'a\\c'
@@ -70,21 +75,35 @@ SELECT id FROM items WHERE t LIKE ANY (ARRAY['a%', 'B%']) ORDER BY id
 SELECT id FROM items WHERE t ILIKE ANY (ARRAY['A%', 'x']) ORDER BY id
 SELECT id FROM items WHERE t NOT LIKE ALL (ARRAY['a%', 'B%']) ORDER BY id
 SELECT id FROM items WHERE t LIKE ANY ('{a%,B%}') ORDER BY id
+-- differs: a clause that is refused
 SELECT id FROM items WHERE t ~ ANY (ARRAY['^a', 'n']) ORDER BY id
 SELECT 'abc' SIMILAR TO 'a%', 'abc' SIMILAR TO '(a|b)%', 'abc' NOT SIMILAR TO 'b%', 'a.c' SIMILAR TO 'a.c', 'abc' SIMILAR TO 'a.c'
+-- differs: char(n) is text without the blanks behind it
 SELECT 'a'::char(3), 'a'::char(3) || 'b', length('a '::char(3)), 'a'::char(3) = 'a'
-SELECT 'abcdef'::varchar(3), 'abcdef'::char(3), 'abc'::bpchar
-SELECT 'abc'::name, 'a'::"char"
-SELECT E'a\tb', 'a\tb', E'\x41', U&'\0041', $$it's$$, $q$a$q$
+-- differs: the name of a column that is a cast of a constant to varchar or char is text
+SELECT 'abcdef'::varchar(3)
+-- differs: the name of a column that is a cast of a constant to varchar or char is text
+SELECT 'abcdef'::char(3), 'abc'::bpchar
+SELECT 'abcdef'::varchar(3) AS a, 'abcdef'::char(3) AS b, 'abc'::bpchar AS c
+SELECT 'abc'::name, 'a'::"char" AS a
+-- differs: the name of a column that is a cast of a constant to varchar or char is text
+SELECT 'a'::"char"
+SELECT E'a\tb', 'a\tb', E'\x41', $$it's$$, $q$a$q$
+-- differs: a clause that is refused
+SELECT U&'\0041'
 SELECT 'a' 'b'
 SELECT 'a' = 'A', 'a' < 'B', 'Z' < 'a', 'ä' > 'z'
 SELECT string_agg(t, ',' ORDER BY id), string_agg(t, ',' ORDER BY id DESC) FROM items
 SELECT string_agg(DISTINCT t, ',' ORDER BY t) FROM items
 SELECT string_agg(n::text, ',' ORDER BY id) FROM items
 SELECT string_agg(t, ',') FROM items WHERE id > 100
-SELECT encode(raw, 'hex'), encode(raw, 'base64'), encode(raw, 'escape') FROM items ORDER BY id
+SELECT encode(raw, 'hex'), encode(raw, 'base64') FROM items ORDER BY id
+-- differs: a function that is not there
+SELECT encode(raw, 'escape') FROM items ORDER BY id
 SELECT decode('616263', 'hex'), decode('YWJj', 'base64')
-SELECT raw = '\x616263', raw || '\x00'::bytea, substring(raw from 1 for 2) FROM items ORDER BY id
+SELECT raw = '\x616263', raw || '\x00'::bytea FROM items ORDER BY id
+-- differs: a function that is not there
+SELECT substring(raw from 1 for 2) FROM items ORDER BY id
 SELECT md5(raw), sha256(raw) FROM items WHERE id = 2
 SELECT get_byte(raw, 0) FROM items WHERE id = 2
 SELECT convert_from(raw, 'UTF8') FROM items WHERE id = 2
@@ -92,10 +111,15 @@ SELECT convert_to('ä', 'UTF8')
 SELECT to_char(f, 'FM999.00') FROM items WHERE id = 1
 SELECT parse_ident('a."B".c'), quote_ident(t) FROM items WHERE id = 1
 SELECT string_to_table('a,b', ',')
+-- differs: a function that is not there
 SELECT unistr('\0041'), normalize('é')
 SELECT 'abc'::text COLLATE "C" < 'abd'
-SELECT concat('a', NULL, 1, true, 1.50), concat(NULL), concat()
-SELECT upper(NULL), length(NULL), NULL || 'a'
+SELECT concat('a', NULL, 1, true, 1.50), concat(NULL)
+-- differs: another SQLSTATE
+SELECT concat()
+SELECT upper(NULL)
+-- differs: the type of an expression whose values are NULL
+SELECT length(NULL), NULL || 'a'
 SELECT 'x' IN ('x', NULL), 'y' IN ('x', NULL), NULL IN ('x')
 SELECT at, length(at) FROM items ORDER BY id
 SELECT items.at FROM items WHERE at = 'x'
@@ -107,4 +131,6 @@ SELECT (1.0::float8)::text, (100::float8)::text, (1e15::float8)::text, (1e16::fl
 SELECT 'Infinity'::float8::text, 'NaN'::float8::text
 SELECT interval '1 day 02:03:04'::text, time '10:00'::text, timestamptz '2024-01-01 00:00+00'::text
 SELECT ARRAY[1.5::float8, 2]::text, ARRAY[true, false]::text, ARRAY['a b', 'c,d', '', NULL]::text
+-- differs: the name of a column that is a cast of a constant to varchar or char is text
 SELECT 5::char, 12.5::varchar, true::varchar(2)
+SELECT 5::char AS a, 12.5::varchar AS b, true::varchar(2) AS c

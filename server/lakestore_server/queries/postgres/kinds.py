@@ -54,6 +54,7 @@ _FUNCTIONS = {
     **dict.fromkeys(("json_agg", "jsonb_agg", "json_group_object", "json_extract"), "jsonb"),
     **dict.fromkeys(("string_to_array", "regexp_split_to_array"), "text[]"),
     "current_date": "date",
+    "json_of": "jsonb",
 }
 _SAME = frozenset(
     "abs ceil ceiling first_value floor lag last_value lead max min nth_value nullif round sum trunc".split()
@@ -70,11 +71,22 @@ class Kinds:
     ) -> None:
         """`types_of` returns the types that a column has in tables, (database, name)."""
         self._sources, self._aliases, self._types_of = sources, aliases, types_of
+        self._found: dict[int, tuple[Node, str]] = {}
+        """By the id of a node: the node, which keeps its id from being used again, and its kind."""
 
     def of(self, node: Node) -> str:
         """The kind of an expression."""
-        rule = _RULES.get(str(node.get("class")))
-        return rule(self, node) if rule else ""
+        left = [] if id(node) in self._found else [node]
+        while left:  # a sum of hundreds of terms is a tree as deep
+            top = left[-1]
+            unknown = [each for each in _operands(top) if id(each) not in self._found]
+            if unknown:
+                left += unknown
+            else:
+                left.pop()
+                rule = _RULES.get(str(top.get("class")))
+                self._found[id(top)] = top, rule(self, top) if rule else ""
+        return self._found[id(node)][1]
 
     def column(self, node: Node) -> str:
         *path, name = node["column_names"]
@@ -129,9 +141,11 @@ class Kinds:
             return outer.removesuffix("[]") if outer.endswith("[]") else outer if outer == "jsonb" else ""
         return "" if kind.startswith(("ARRAY", "STRUCT")) else "bool"
 
+    def arrow(self, _node: Node) -> str:
+        return "jsonb"
+
     def case(self, node: Node) -> str:
-        ends = [check["then_expr"] for check in node["case_checks"]] + [node["else_expr"]]
-        return self.common(ends)
+        return self.common(_operands(node))
 
     def boolean(self, _node: Node) -> str:
         return "bool"
@@ -195,9 +209,17 @@ _RULES: Mapping[str, Callable[[Kinds, Node], str]] = {
     "CONJUNCTION": Kinds.boolean,
     "CONSTANT": Kinds.constant,
     "FUNCTION": Kinds.function,
+    "LAMBDA": Kinds.arrow,
     "OPERATOR": Kinds.operator,
     "WINDOW": Kinds.function,
 }
+
+
+def _operands(node: Node) -> list[Node]:
+    """The values whose kinds decide about a node's kind."""
+    if node.get("class") == "CASE":
+        return [check["then_expr"] for check in node["case_checks"]] + [node["else_expr"]]
+    return node["children"] if node.get("class") in ("FUNCTION", "OPERATOR", "WINDOW") else []
 
 
 def _tables(sources: list[Node]) -> Iterator[tuple[str, str]]:

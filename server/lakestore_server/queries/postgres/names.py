@@ -21,6 +21,7 @@ _TYPES = {
     "HUGEINT": "numeric",
     "INTEGER": "int4",
     "SMALLINT": "int2",
+    **dict.fromkeys(("TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP_S"), "timestamp"),
     "TIMESTAMP WITH TIME ZONE": "timestamptz",
     "TIME WITH TIME ZONE": "timetz",
     "TINYINT": "int2",
@@ -92,7 +93,14 @@ def _subquery_name(node: dict[str, Any]) -> tuple[str, bool]:
     if node["subquery_type"] != "SCALAR" or inner.get("type") != "SELECT_NODE":
         return "", False
     first = inner["select_list"][0]
+    if first.get("class") == "CASE" and _has_place(first["else_expr"]):
+        return "array", True
     return (first["alias"], True) if first.get("alias") else _named(first)
+
+
+def _has_place(node: dict[str, Any]) -> bool:
+    """Whether a call is the one that DuckDB's parser writes for `ARRAY (SELECT …)`."""
+    return any(each.get("class") == "POSITIONAL_REFERENCE" for each in node.get("children", ()))
 
 
 def type_name(kind: dict[str, Any]) -> str:

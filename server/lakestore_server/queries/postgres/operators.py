@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable
 
 from lakestore.errors import Invalid
@@ -32,7 +33,14 @@ _ELEMENTS = {
     "timestamptz": "TIMESTAMP WITH TIME ZONE",
 }
 """Types of the items of an array that is written as a text."""
-_NAMES = {"int2": "smallint", "int4": "integer", "int8": "bigint", "float8": "double precision", "bool": "boolean"}
+_NAMES = {
+    "int2": "smallint",
+    "int4": "integer",
+    "int8": "bigint",
+    "float4": "real",
+    "float8": "double precision",
+    "bool": "boolean",
+}
 _TARGETS = {"SMALLINT": "int2", "INTEGER": "int4", "BIGINT": "int8"}
 _SCALES = {"second": 6, "epoch": 6, "millisecond": 3, "milliseconds": 3, "seconds_of": 6, "milliseconds_of": 3}
 """Digits behind the point of parts of a time; other parts have none."""
@@ -70,12 +78,32 @@ class Operators:
         if len(node["children"]) != 2:
             return None
         left, right = node["children"]
+        wide = self.arithmetic(node)
+        if wide is not None:
+            return wide
         if node["function_name"] == "/" and self._kinds.of(left) == "interval":
             factor = call("/", cast(number(1), "DOUBLE"), right, is_operator=True)
             return node | {"function_name": "*", "children": [left, factor]}
         if _is_divisor(right):
             return None
         return node | {"children": [left, call("divisor", right)]}
+
+    def arithmetic(self, node: Node) -> Node | None:
+        """A float4 with another number is a float8; the gap of two times is an interval."""
+        children = node["children"]
+        kinds = [self._kinds.of(child) for child in children]
+        if kinds == ["time", "time"] and node["function_name"] == "-":
+            return call("time_gap", *children, alias=node["alias"])
+        pairs = list(zip(children, kinds, strict=True))
+        if "unknown" in kinds and len(kinds) == 2:
+            target = _ELEMENTS.get(next((kind for kind in kinds if kind in _OTHER_NUMBERS), ""))
+            if target is None:
+                return None
+            made = [cast(child, target) if constant_text(child) is not None else child for child in children]
+            return node | {"children": made} if made != children else None
+        if len(kinds) != 2 or kinds.count("float4") != 1 or not set(kinds) <= _WIDENING:
+            return None
+        return node | {"children": [cast(child, "DOUBLE") if kind == "float4" else child for child, kind in pairs]}
 
     def total(self, node: Node) -> Node | None:
         """A sum of int8 is numeric, which `/` does not cut to an integer; a sum of int4 is int8."""
@@ -165,7 +193,11 @@ class Operators:
             if text is None or node["function_name"] == "&&":
                 raise refused(f"{node['function_name']} of two JSON values", "compare with a constant")
             return json_operators.contains(outer, text) | {"alias": node["alias"]}
-        return node | {"children": values} if self.arrays(values) else None
+        is_changed = self.arrays(values)
+        if node["function_name"] != "&&" and any(self._kinds.of(each).endswith("[]") for each in values):
+            outer, inner = values if node["function_name"] == "@>" else reversed(values)
+            return call("contains_items", outer, inner, alias=node["alias"])
+        return node | {"children": values} if is_changed else None
 
     def concat(self, node: Node) -> Node | None:
         made = [
@@ -198,10 +230,73 @@ class Operators:
         return cast(self._final(node | {"alias": ""}), "TIMESTAMP WITH TIME ZONE", node["alias"])
 
     def rounded(self, node: Node) -> Node | None:
-        """A float is rounded to the even neighbour."""
-        if len(node["children"]) != 1 or self._kinds.of(node["children"][0]) not in FLOATS:
+        """A float is rounded to the even neighbour; a numeric gets as many digits as it is rounded to."""
+        child, *places = node["children"]
+        if not places:
+            is_float = self._kinds.of(child) in FLOATS
+            return node | {"function_name": "round_even", "children": [child, number(0)]} if is_float else None
+        digits = places[0]["value"].get("value") if places[0].get("class") == "CONSTANT" else None
+        if not isinstance(digits, int) or not 0 <= digits <= _DIGITS_MAX or not self._is_numeric(child):
             return None
-        return node | {"function_name": "round_even", "children": [node["children"][0], number(0)]}
+        plain = self._final(node | {"alias": ""})
+        return cast(plain, "", node["alias"]) | {"cast_type": decimal_type(38, digits)}
+
+    def _is_numeric(self, node: Node) -> bool:
+        """Whether a value is numeric in PostgreSQL."""
+        if _is_call(node, "avg") and len(node["children"]) == 1:
+            return self._kinds.of(node["children"][0]) in INTEGERS | {"numeric"}
+        return self._kinds.of(node) == "numeric"
+
+    def series(self, node: Node) -> Node | None:
+        """A series of dates is one of times with a zone; constants are read as times."""
+        kinds = [self._kinds.of(child) for child in node["children"]]
+        if len(kinds) != 3 or TIMES.isdisjoint(kinds[:2]):
+            return None
+        moment = "TIMESTAMP" if "timestamp" in kinds[:2] else "TIMESTAMP WITH TIME ZONE"
+        targets = (moment, moment, "INTERVAL")
+        made = [
+            cast(child, target) if kind in ("date", "unknown") else child
+            for child, kind, target in zip(node["children"], kinds, targets, strict=True)
+        ]
+        return node | {"children": made} if made != node["children"] else None
+
+    def interval(self, node: Node) -> Node | None:
+        """The sum of the parts of `make_interval`."""
+        made: list[Node] = []
+        for place, child in enumerate(node["children"]):
+            part = child["alias"] or _PARTS_OF_INTERVAL[place]
+            if part not in _PARTS_OF_INTERVAL:
+                raise refused(f"make_interval with {part}", "write the interval as a text")
+            made.append(call(f"to_{_UNITS.get(part, part)}", child | {"alias": ""}))
+        if not made:
+            return None
+        total = made[0]
+        for each in made[1:]:
+            total = call("+", total, each, is_operator=True)
+        return total | {"alias": node["alias"]}
+
+    def overlaps(self, node: Node) -> Node | None:
+        """The end of a period may be its length."""
+        children = node["children"]
+        if len(children) != 4 or "interval" not in (self._kinds.of(children[1]), self._kinds.of(children[3])):
+            return None
+        made = [
+            call("+", children[place - 1], child, is_operator=True) if self._kinds.of(child) == "interval" else child
+            for place, child in enumerate(children)
+        ]
+        return node | {"children": made}
+
+    def object(self, node: Node) -> Node | None:
+        """Times in JSON have a T between day and hour."""
+        kinds = [self._kinds.of(child) for child in node["children"]]
+        if not {"timestamp", "timestamptz"} & set(kinds):
+            return None
+        pairs = zip(node["children"], kinds, strict=True)
+        return node | {
+            "children": [
+                call("json_of", child) if kind in ("timestamp", "timestamptz") else child for child, kind in pairs
+            ]
+        }
 
     def length(self, node: Node) -> Node | None:
         """The length of bytes, and the length in bytes of a text."""
@@ -214,10 +309,13 @@ class Operators:
 
     def json_field(self, node: Node) -> Node | None:
         """A key of JSON that DuckDB would read as a path."""
-        text = constant_text(node["children"][1]) if len(node["children"]) == 2 else None
-        if text is None or not (text == "" or text[0] in "$/") or id(node) in self._done:
+        is_arrow = node["class"] == "LAMBDA"
+        value, key = (node["lhs"], node["expr"]) if is_arrow else node["children"]
+        text = constant_text(key)
+        if text is None or not (text == "" or text[0] in "$/"):
             return None
-        return self._final(node | {"children": [node["children"][0], constant(patterns.json_key(text))]})
+        name = "json_extract" if is_arrow else "json_extract_string"
+        return call(name, value, constant(patterns.json_key(text)), alias=node["alias"])
 
     # casts
 
@@ -237,6 +335,8 @@ class Operators:
             return self._truth(node, text, kind)
         if target == "DECIMAL":
             return self._numeric(node, text, kind)
+        if target in _FLOAT_TARGETS and text is not None:
+            _check_float(_FLOAT_TARGETS[target], text)
         if target == "TIME" and kind == "timestamptz":
             return node | {"child": cast(child, "TIMESTAMP")}
         made = time_texts.value(text, target) if text is not None and target in time_texts.TARGETS else None
@@ -245,8 +345,7 @@ class Operators:
     def _whole(self, node: Node, text: str | None, kind: str) -> Node | None:
         child = node["child"]
         if text is not None:
-            if not _INTEGER.fullmatch(text):
-                raise syntax(_TARGETS[node["cast_type"]["id"]], text)
+            _check_integer(_TARGETS[node["cast_type"]["id"]], text)
             return None
         if kind not in ("", "text") or child.get("class") in ("PARAMETER", "CONSTANT") or _is_call(child, "whole"):
             return None
@@ -278,7 +377,36 @@ class Operators:
             return kept
         return node | {"cast_type": decimal_type(38, 0)} if kind in INTEGERS else None
 
+    def column(self, values: list[Node], name: str = "") -> bool:
+        """Cast the constants without a type of one column to the type of its other values; whether there are any."""
+        texts = [each for each in values if constant_text(each) is not None]
+        target = _ELEMENTS.get(self._kinds.common(values), "VARCHAR") if texts else "VARCHAR"
+        if target == "VARCHAR":
+            return False
+        for each in texts:
+            made = cast(each | {"alias": ""}, target, each["alias"] or name)
+            each.clear()
+            each.update(made)
+        return True
+
     # comparisons
+
+    def compared(self, values: list[Node]) -> bool:
+        """Change values that are compared with each other, in place; whether any changed."""
+        return self._widened(values) | self.constants(values)
+
+    def _widened(self, values: list[Node]) -> bool:
+        """A float4 is compared with another number as a float8, which tells 0.1 from the float4 0.1."""
+        kinds = [self._kinds.of(each) for each in values]
+        if "float4" not in kinds:
+            return False
+        others = [each for each, kind in zip(values, kinds, strict=True) if kind in _OTHER_NUMBERS]
+        if all(map(_is_float4, others)):
+            return False
+        for place, kind in enumerate(kinds):
+            if kind == "float4":
+                values[place] = cast(values[place], "DOUBLE")
+        return True
 
     def constants(self, values: list[Node]) -> bool:
         """Read constants as PostgreSQL does where they are compared with another kind, in place; whether any changed.
@@ -299,8 +427,8 @@ class Operators:
             text = constant_text(value)
             if text is None or not kind:
                 continue
-            if kind in INTEGERS and not _INTEGER.fullmatch(text):
-                raise syntax(kind, text)
+            if kind in INTEGERS:
+                _check_integer("int8", text, kind)
             made = constant(truth(text)) if kind == "bool" else time_texts.value(text, _TIME_TARGETS.get(kind, ""))
             if made is not None:
                 values[place] = made | {"alias": value["alias"]}
@@ -321,7 +449,7 @@ class Operators:
         if place.get("class") == "CONSTANT":
             value = place["value"].get("value")
             is_before = isinstance(value, int) and value < 1
-            return node | {"children": [outer, cast(constant(None), "BIGINT")]} if is_before else None
+            return node | {"children": [outer, number(_NO_PLACE)]} if is_before else None
         if _is_call(place, "item_place") or not self._kinds.of(outer).endswith("[]"):
             return None
         return node | {"children": [outer, call("item_place", place)]}
@@ -329,6 +457,18 @@ class Operators:
 
 _PLAIN = re.compile(r"\d+|\d{4}-\d\d-\d\d([ T]\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d(:\d\d)?)?)?")
 """Constants that DuckDB reads as PostgreSQL does, whatever they are compared with."""
+_WIDENING = frozenset({"float4", "int2", "int4", "int8", "numeric"})
+"""Kinds of numbers of which a float4 and another one make a float8."""
+_OTHER_NUMBERS = _WIDENING - {"float4"} | {"float8"}
+_DIGITS_MAX = 20
+_NO_PLACE = (1 << 31) - 1
+"""A place that no array has."""
+_PARTS_OF_INTERVAL = ("years", "months", "weeks", "days", "hours", "mins", "secs")
+_UNITS = {"mins": "minutes", "secs": "seconds"}
+_BITS = {"int2": 15, "int4": 31, "int8": 63}
+_FLOAT_TARGETS = {"FLOAT": "float4", "DOUBLE": "float8"}
+_GREATEST = {"float4": 3.4028235677973366e38, "float8": 1.7976931348623157e308}
+"""The greatest number of each kind of float."""
 _CASTS = frozenset({"VARCHAR", "BOOLEAN", "DECIMAL", "TIME", *_TARGETS})
 _TIME_TARGETS = {"date": "DATE", "timestamp": "TIMESTAMP", "timestamptz": "TIMESTAMP WITH TIME ZONE"}
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -342,6 +482,31 @@ def truth(text: str) -> str:
             if any(each.startswith(word) for each in words):
                 return value
     raise syntax("bool", text)
+
+
+def _check_integer(kind: str, text: str, name: str = "") -> None:
+    """Raises `Invalid` for a text that is no integer of this kind; `name` is the kind that the error names."""
+    if not _INTEGER.fullmatch(text):
+        raise syntax(name or kind, text)
+    bits = _BITS[kind]
+    if not -(1 << bits) <= int(text) < 1 << bits:
+        raise Invalid(f'the query failed: value "{text}" is out of range for type {_NAMES[kind]}')
+
+
+def _check_float(kind: str, text: str) -> None:
+    """Raises `Invalid` for a number beyond the greatest float."""
+    if _NUMBER.fullmatch(text) and abs(float(text)) > _GREATEST[kind]:
+        raise Invalid(f'the query failed: "{text}" is out of range for type {_NAMES[kind]}')
+
+
+def _is_float4(node: Node) -> bool:
+    """Whether a node is a constant that a float4 has exactly."""
+    if node.get("class") != "CONSTANT" or node["value"]["is_null"]:
+        return False
+    kind, value = node["value"]["type"], node["value"]["value"]
+    if kind["id"] == "DECIMAL":
+        value /= 10 ** kind["type_info"]["scale"]
+    return isinstance(value, int | float) and struct.unpack("f", struct.pack("f", value))[0] == value
 
 
 def _is_divisor(node: Node) -> bool:
@@ -367,6 +532,14 @@ _FUNCTIONS: dict[str, Rule] = {
     "/": Operators.divide,
     "%": Operators.divide,
     "mod": Operators.divide,
+    "+": Operators.arithmetic,
+    "-": Operators.arithmetic,
+    "*": Operators.arithmetic,
+    "generate_series": Operators.series,
+    "json_array": Operators.object,
+    "json_object": Operators.object,
+    "make_interval": Operators.interval,
+    "overlaps": Operators.overlaps,
     "sum": Operators.total,
     "||": Operators.joined,
     "@>": Operators.contains,
@@ -379,6 +552,5 @@ _FUNCTIONS: dict[str, Rule] = {
     "round": Operators.rounded,
     "length": Operators.length,
     "octet_length": Operators.length,
-    "->": Operators.json_field,
     "->>": Operators.json_field,
 }

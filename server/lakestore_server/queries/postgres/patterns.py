@@ -43,7 +43,7 @@ _DATE_PARTS = {
 }
 _DATE_TOKEN = re.compile(r'"([^"]*)"|FM|(?:' + "|".join(sorted(_DATE_PARTS, key=len, reverse=True)) + r")|.", re.DOTALL)
 _ARRAY_ITEM = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^,{}"]*))\s*(,|$)')
-_FORMAT = re.compile(r"%(?:(%)|(?:\d+\$)?(-?\d*)([sIL]))")
+_FORMAT = re.compile(r"%(?:(%)|(?:(\d+)\$)?(-?\d*)([sIL]))")
 
 
 def rewritten(name: str, node: Node) -> Node | None:
@@ -246,23 +246,37 @@ def _format(node: Node) -> Node | None:
     if text is None:
         raise Invalid("the query failed: format needs its format as a constant")
     children = node["children"][1:]
-    kinds = [match[3] for match in _FORMAT.finditer(text) if match[3]]
-    if len(kinds) != len(children) or re.search(r"%\d+\$", text):
-        raise Invalid("the query failed: format has another number of arguments than its text has places")
     quoting = {"I": "quote_ident", "L": "quote_nullable"}
-    parts = [
-        call(quoting[kind], child) if kind in quoting else child for kind, child in zip(kinds, children, strict=True)
-    ]
-    plain = _FORMAT.sub(lambda match: "%%" if match[1] else f"%{match[2]}s", text)
+    parts: list[Node] = []
+    last = 0
+    for _, said, _, kind in (match.groups() for match in _FORMAT.finditer(text) if match[4]):
+        last = int(said) if said else last + 1
+        if not 1 <= last <= len(children):
+            raise Invalid("the query failed: too few arguments for format()")
+        parts.append(call(quoting[kind], children[last - 1]) if kind in quoting else children[last - 1])
+    plain = _FORMAT.sub(lambda match: "%%" if match[1] else f"%{match[3]}s", text)
     texts = [call("concat", part) for part in parts]
     return call("printf", constant(plain), *texts, alias=node["alias"])
+
+
+def _json_path(node: Node) -> Node | None:
+    value, *keys = node["children"]
+    steps = [constant_text(key) for key in keys]
+    if None in steps:
+        raise Invalid("the query failed: a key that is no constant is not supported by the Postgres port: use ->")
+    name = "json_extract_string" if node["function_name"].endswith("_text") else "json_extract"
+    return call(name, value, constant("".join(json_key(str(step)) for step in steps)), alias=node["alias"])
 
 
 _RULES: dict[str, Rule] = {
     "date_part": _date_part,
     "format": _format,
     "json_agg": _json_agg,
+    "json_extract_path": _json_path,
+    "json_extract_path_text": _json_path,
     "jsonb_agg": _json_agg,
+    "jsonb_extract_path": _json_path,
+    "jsonb_extract_path_text": _json_path,
     "regexp_full_match": _similar,
     "regexp_match": _regexp_match,
     "regexp_matches": _regexp_match,

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 from lakestore.union import sql_functions, sql_text
 from lakestore.union.sql_gate import folded
 from lakestore_server.queries.postgres import (
-    comparisons, functions, names, object_names, patterns, privileges, value_macros,
+    comparisons,
+    functions,
+    names,
+    object_names,
+    patterns,
+    privileges,
+    value_macros,
 )
 from lakestore_server.queries.postgres.fixed_catalog import INFORMATION_SCHEMA, PG_CATALOG, relations
 from lakestore_server.queries.postgres.kinds import Kinds
@@ -98,8 +104,10 @@ class Rewriting:
             "COMPARISON": self._comparison,
             "FUNCTION": self._function,
             "table JOIN": self._join,
+            "LAMBDA": self._arrow,
             "OPERATOR": self._operator,
             "table SELECT_NODE": self._select,
+            "table SET_OPERATION_NODE": self._set_operation,
             "SUBQUERY": self._subquery,
             "table TABLE_FUNCTION": self._table_function,
             "table EXPRESSION_LIST": self._values,
@@ -167,6 +175,8 @@ class Rewriting:
         if node["values"] and not node["expected_names"]:
             node["expected_names"] = [f"column{place}" for place, _ in enumerate(node["values"][0], 1)]
             self.changed = True
+        for column in zip(*node["values"], strict=False):
+            self.changed |= self._operators.column(list(column))
         return node
 
     def _table(self, node: Node, _parent: Node) -> Node:
@@ -237,6 +247,10 @@ class Rewriting:
 
     def _select(self, node: Node, _parent: Node) -> Node:
         for place, item in enumerate(node["select_list"]):
+            if item.get("class") == "FUNCTION" and item["function_name"] == "row":
+                fields = [each | {"alias": f"f{at}"} for at, each in enumerate(item["children"], 1)]
+                node["select_list"][place] = call("struct_pack", *fields, alias=item["alias"])
+                self.changed = True
             if item.get("class") == "FUNCTION" and item["function_name"] in _SETS:
                 alias = item["alias"] or item["function_name"]
                 node["select_list"][place] = call("unnest", item | {"alias": ""}, alias=alias)
@@ -253,7 +267,16 @@ class Rewriting:
             self.changed = True
         return node
 
+    def _set_operation(self, node: Node, _parent: Node) -> Node:
+        """A constant without a type has the type of the other values in its column."""
+        for column in zip(*_lists_of(node), strict=False):
+            self.changed |= self._operators.column(list(column), names.NO_NAME)
+        return node
+
     # expressions
+
+    def _arrow(self, node: Node, _parent: Node) -> Node:
+        return self._operators.json_field(node) or node
 
     def _system_column(self, node: Node) -> Node:
         """`tableoid` is the oid of a relation of the catalog; its `xmin` is 0."""
@@ -384,7 +407,7 @@ class Rewriting:
     def _between(self, node: Node, _parent: Node) -> Node:
         sides = ("input", "lower", "upper")
         values = self._as_bytes([node[side] for side in sides])
-        self.changed |= self._operators.constants(values)
+        self.changed |= self._operators.compared(values)
         node |= dict(zip(sides, values, strict=True))
         if node["query_location"] not in self._symmetric:
             return node
@@ -409,7 +432,7 @@ class Rewriting:
         values = self._as_bytes([node["left"], node["right"]])
         if any(kind_of_type(each["cast_type"]) == "jsonb" for each in values if each.get("class") == "CAST"):
             raise refused("a comparison of JSON values", "compare a field by ->>")
-        self.changed |= self._operators.constants(values)
+        self.changed |= self._operators.compared(values)
         node["left"], node["right"] = values
         kinds = [object_names.kind_of(node[side].get("cast_type")) for side in sides]
         for side, other, kind in zip(sides, reversed(sides), kinds, strict=True):
@@ -457,7 +480,7 @@ class Rewriting:
             return comparisons.negated_list(made) | {"alias": node["alias"]} if made["type"] == "COMPARE_IN" else node
         if node["type"] in ("COMPARE_IN", "COMPARE_NOT_IN"):
             self._as_bytes(node["children"])
-            self.changed |= self._operators.constants(node["children"])
+            self.changed |= self._operators.compared(node["children"])
         if node["type"] == "ARRAY_EXTRACT" and not _is_vector(node["children"][0]):
             return self._operators.element(node) or node
         if node["type"] != "ARRAY_EXTRACT" or not _is_vector(node["children"][0]):
@@ -469,6 +492,13 @@ class Rewriting:
         node["children"] = [vector, call("+", place, number(1), is_operator=True)]
         self.changed = True
         return node
+
+
+def _lists_of(query: Node) -> list[list[Node]]:
+    """The columns of each SELECT of a set operation."""
+    if query.get("type") == "SET_OPERATION_NODE":
+        return [*_lists_of(query["left"]), *_lists_of(query["right"])]
+    return [query["select_list"]] if query.get("type") == "SELECT_NODE" else []
 
 
 def _is_vector(node: Node) -> bool:

@@ -19,6 +19,23 @@ _NUMBERS = "('BIGINT', 'UBIGINT', 'HUGEINT', 'UHUGEINT', 'DOUBLE')"
 """Types of numbers as `json_type` names them."""
 _MARK = "chr(1)"
 """A letter that no JSON text has: it is escaped there."""
+_TYPE_WORDS = {
+    '"NULL"': "unknown",
+    "BLOB": "bytea",
+    "DECIMAL": "numeric",
+    "DOUBLE": "double precision",
+    "FLOAT": "real",
+    "HUGEINT": "numeric",
+    "TIME": "time without time zone",
+    "TIMESTAMP": "timestamp without time zone",
+    "TINYINT": "smallint",
+    "UBIGINT": "numeric",
+    "UINTEGER": "bigint",
+    "USMALLINT": "integer",
+    "UTINYINT": "smallint",
+    "VARCHAR": "text",
+}
+"""Names of PostgreSQL for types that DuckDB names otherwise, without regard to upper case."""
 _JSON_TOKENS = r"""'("(?:[^"\\]|\\.)*"|[^",:]+)([:,]?)'"""
 
 MACROS: Mapping[str, tuple[str, ...]] = {
@@ -44,6 +61,16 @@ MACROS: Mapping[str, tuple[str, ...]] = {
         " WHEN lower(trim(x)) IN ('f', 'fa', 'fal', 'fals', 'false', 'n', 'no', 'of', 'off', '0') THEN 'false'"
         " WHEN x IS NOT NULL THEN " + _failed("invalid input syntax for type boolean", "x") + " END",
     ),
+    "type_of": (
+        "(x) AS CASE WHEN typeof(x) = 'JSON' OR typeof(x) LIKE 'STRUCT%' OR typeof(x) LIKE 'MAP%' OR typeof(x) LIKE"
+        " '%[][]' THEN 'jsonb' ELSE type_word(regexp_replace(replace(typeof(x), '[]', ''), '\\(.*', '')) || CASE WHEN"
+        " typeof(x) LIKE '%[]' THEN '[]' ELSE '' END END",
+    ),
+    "type_word": (
+        f"(t) AS coalesce(map([{', '.join(map(repr, _TYPE_WORDS))}],"
+        f" [{', '.join(map(repr, _TYPE_WORDS.values()))}])[t], lower(t))",
+    ),
+    "sha256_bytes": ("(b) AS unhex(sha256(b))",),
     "to_hex": ("(n) AS CASE WHEN typeof(n) = 'BIGINT' THEN printf('%x', n) ELSE right(printf('%x', n), 8) END",),
     "width_bucket": (
         "(x, a, b, n) AS CAST(CASE WHEN x < a THEN 0 WHEN x >= b THEN n + 1 ELSE floor((x - a) * n / (b - a)) + 1 END"
@@ -187,9 +214,15 @@ MACROS: Mapping[str, tuple[str, ...]] = {
     # times
     "seconds_of": ("(t) AS CAST(date_part('microseconds', t) AS DOUBLE) / 1000000.0",),
     "milliseconds_of": ("(t) AS CAST(date_part('microseconds', t) AS DOUBLE) / 1000.0",),
+    "time_gap": ("(a, b) AS to_microseconds(date_diff('microsecond', b, a))",),
+    "overlaps": (
+        "(a, b, c, d) AS CASE WHEN least(a, b) = least(c, d) THEN true WHEN least(a, b) > least(c, d) THEN least(a, b)"
+        " < greatest(c, d) ELSE least(c, d) < greatest(a, b) END",
+    ),
     "date_bin": ("(s, t, o) AS time_bucket(CAST(s AS INTERVAL), t, o)",),
     "justify_interval": ("(i) AS normalized_interval(i)",),
     # arrays
+    "contains_items": ("(a, b) AS list_has_all(a, b) AND list_count(b) = len(b)",),
     "item_place": ("(i) AS CASE WHEN i > 0 THEN i END",),
     "appended": ("(a, x) AS list_append(coalesce(a, []), x)",),
     "prepended": ("(x, a) AS list_prepend(x, coalesce(a, []))",),
@@ -219,7 +252,11 @@ MACROS: Mapping[str, tuple[str, ...]] = {
     "_pg_expandarray": ("(a) AS unnest(list_transform(a, lambda x, i: {{'x': x, 'n': i}}))",),
     "_pg_truetypid": ("(a, t) AS a.atttypid",),
     # json
-    "to_jsonb": ("(x) AS to_json(x)",),
+    "json_of": (
+        "(x) AS CASE WHEN typeof(x) = 'TIMESTAMP' THEN to_json(replace(CAST(x AS VARCHAR), ' ', 'T'))"
+        " WHEN typeof(x) = 'TIMESTAMP WITH TIME ZONE' THEN to_json(regexp_replace(replace(CAST(x AS VARCHAR), ' ',"
+        " 'T'), '([+-]\\d\\d)$', '\\1:00')) ELSE to_json(x) END",
+    ),
     **dict.fromkeys(
         ("json_typeof", "jsonb_typeof"),
         (
@@ -262,13 +299,15 @@ MACROS: Mapping[str, tuple[str, ...]] = {
 """Parameters and body of each form of a macro, by name. Braces are doubled."""
 RENAMED = {
     **dict.fromkeys(("json_array_length", "jsonb_array_length"), "json_item_count"),
-    "jsonb_extract_path": "json_extract_path",
-    "jsonb_extract_path_text": "json_extract_path_text",
     "json_build_object": "json_object",
     "jsonb_build_object": "json_object",
     "json_build_array": "json_array",
     "jsonb_build_array": "json_array",
     "every": "bool_and",
+    "to_json": "json_of",
+    "to_jsonb": "json_of",
+    "sha256": "sha256_bytes",
+    "pg_typeof": "type_of",
     "json_object_agg": "json_group_object",
     "jsonb_object_agg": "json_group_object",
     "decode": "bytes_from",
