@@ -41,7 +41,7 @@ def equals_any(child: Node, values: Node, alias: str) -> Node:
     return _joined("CONJUNCTION_OR", [contains, unknown]) | {"alias": alias}
 
 
-def either(terms: list[Node]) -> Node:
+def disjunction(terms: list[Node]) -> Node:
     """One of the terms holds."""
     return _joined("CONJUNCTION_OR", terms)
 

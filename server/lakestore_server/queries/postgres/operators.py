@@ -458,7 +458,7 @@ class Operators:
 _PLAIN = re.compile(r"\d+|\d{4}-\d\d-\d\d([ T]\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d(:\d\d)?)?)?")
 """Constants that DuckDB reads as PostgreSQL does, whatever they are compared with."""
 _WIDENING = frozenset({"float4", "int2", "int4", "int8", "numeric"})
-"""Kinds of numbers of which a float4 and another one make a float8."""
+"""Kinds of numbers. A float4 with one of the others makes a float8."""
 _OTHER_NUMBERS = _WIDENING - {"float4"} | {"float8"}
 _DIGITS_MAX = 20
 _NO_PLACE = (1 << 31) - 1

@@ -413,7 +413,7 @@ class Rewriting:
             return node
         turned = node | {"lower": node["upper"], "upper": node["lower"]}
         terms = [{**each, "alias": "", "query_location": 0} for each in (node, turned)]
-        made = conjunction(terms) if "NOT" in node["type"] else comparisons.either(terms)
+        made = conjunction(terms) if "NOT" in node["type"] else comparisons.disjunction(terms)
         return made | {"alias": node["alias"]}
 
     def _is_bytes(self, node: Node) -> bool:
