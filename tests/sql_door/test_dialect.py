@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg.pq import DiagnosticField
 
 from tests.support.dialect_texts import (
     ITEMS,
@@ -57,6 +58,37 @@ def test_the_port_answers_as_postgresql_unless_the_file_says_why_not(
             if bool(said) != bool(text.differs):
                 told.append((text, said or "no difference"))
     assert told == []
+
+
+PLACED = (
+    "SELECT nope FROM shop.items",
+    "SELECT id,\n  'nope', /* nope */ \"Nope\" FROM shop.items",
+    "SELECT 'ä' || '😀', nope FROM shop.items",
+    "SELECT i.nope FROM shop.items i",
+    "SELECT x.id FROM shop.items",
+    "SELECT a.id, id FROM shop.items a JOIN shop.items b ON true",
+    "SELECT t, sum(n) FROM shop.items",
+    "SELECT * FROM shop.nothing",
+    "SELECT nofunc(1) FROM shop.items",
+    "SELECT id FROM shop.items WHERE n = 'abc'::int",
+    "SELECT id FROM",
+    "SELECT 1; SELECT nope FROM shop.items",
+)
+"""Texts with an error at a place."""
+
+
+@pytest.mark.parametrize("text", PLACED)
+def test_an_error_is_where_postgresql_says_it_is(
+    text: str, lakestore: psycopg.Connection[Any], postgres: psycopg.Connection[Any]
+) -> None:
+    ours, theirs = (_position(connection, text) for connection in (lakestore, postgres))
+    assert ours == theirs
+    assert theirs
+
+
+def _position(connection: psycopg.Connection[Any], text: str) -> str:
+    result = connection.pgconn.exec_(text.encode())
+    return (result.error_field(DiagnosticField.STATEMENT_POSITION) or b"").decode()
 
 
 def test_most_texts_are_compared() -> None:

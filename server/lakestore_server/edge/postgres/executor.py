@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
@@ -27,6 +26,7 @@ from lakestore_server.edge.postgres.portals import (
     QuestionPortal,
     TextPortal,
 )
+from lakestore_server.edge.postgres.positions import place_of
 from lakestore_server.edge.postgres.sqlstates import SqlError
 from lakestore_server.edge.postgres.statements import (
     CloseStatement,
@@ -541,24 +541,19 @@ class Executor:
         raise SqlError(sqlstates.READ_ONLY, f"cannot execute {statement.verb}: {READS_ONLY}")
 
 
-_PLACE = re.compile(r" at character (\d+)$")
-"""The end of a parser's sentence from the query process."""
-
-
 class _Placed:
-    """Moves the position of an error from the statement into the client's text."""
+    """Gives an error its position in the client's text."""
 
     def __init__(self, statement: Statement) -> None:
-        self._begin = statement.begin
+        self._statement = statement
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, _: object, error: object, __: object) -> None:
         if isinstance(error, LakestoreError):
-            place = _PLACE.search(error.message)
-            position = int(getattr(error, "position", 0) or 0) or int(place[1] if place else 0)
+            position = getattr(error, "position", 0) or place_of(error.message, self._statement.text)
             if position:
-                error.position = position + self._begin  # type: ignore[attr-defined]
+                error.position = position + self._statement.begin  # type: ignore[attr-defined]
 
 
 def _no_cursor(name: str) -> SqlError:

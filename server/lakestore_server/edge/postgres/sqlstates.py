@@ -64,6 +64,7 @@ _OF_SENTENCES: Sequence[tuple[str, str]] = (
     ("Referenced table", "42P01"),
     ("there is no column", "42703"),
     ("Referenced column", "42703"),
+    ("does not have a column named", "42703"),
     ("is on no list", "42883"),
     ("No function matches", "42883"),
     ("does not support the supplied arguments", "42883"),
