@@ -198,12 +198,13 @@ class Overlay:
     def get(self, keys: IndexKeys) -> Ints:
         """The values of keys of one table; `MISS` for none."""
         numbers, held = self._numbers.get(keys.prefix), self._bytes.get(keys.prefix)
-        if len(keys) > 1 and self.is_below(keys):  # for one key the question costs as much as the answer
-            return np.full(len(keys), MISS, dtype=np.int64)
+        count = len(keys)
+        if count > 1 and self.is_below(keys):  # for one key the question costs as much as the answer
+            return np.full(count, MISS, dtype=np.int64)
         if isinstance(keys, NumberKeys) and numbers is not None:
             return numbers.get(keys.numbers)
         if isinstance(keys, NumberKeys) or held is None:
-            return np.full(len(keys), MISS, dtype=np.int64)
+            return np.full(count, MISS, dtype=np.int64)
         if keys.is_few():
             return np.array([held.one(key) for key in keys.listed()], dtype=np.int64)
         return held.get(keys.padded, keys.hashes)
@@ -212,7 +213,11 @@ class Overlay:
         """Whether all these keys are above all keys of their table here, so that none of them is here."""
         if isinstance(keys, NumberKeys):
             numbers = self._numbers.get(keys.prefix)
-            return numbers is None or not len(keys) or all(table.is_below(keys.numbers) for table in numbers.tables)
+            return (
+                numbers is None
+                or not len(keys.numbers)
+                or all(table.is_below(keys.numbers) for table in numbers.tables)
+            )
         held = self._bytes.get(keys.prefix)
         return held is None or keys.above(held.highest)
 
