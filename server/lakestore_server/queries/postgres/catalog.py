@@ -154,9 +154,12 @@ class Catalog:
         return [each for each in self.tables if grant.covers(each.table.name)]
 
     @cached_property
-    def table_names(self) -> frozenset[str]:
-        """The names of the tables, as the gate folds names."""
-        return frozenset(folded(table.name) for table in self.lake_tables)
+    def table_names(self) -> Mapping[str, Sequence[Table]]:
+        """The tables by name, as the gate folds names."""
+        made: dict[str, list[Table]] = {}
+        for table in self.lake_tables:
+            made.setdefault(folded(table.name), []).append(table)
+        return made
 
     @property
     def keyed(self) -> list[ListedTable]:

@@ -68,10 +68,9 @@ class LazyCatalog:
 
     def types_of(self, tables: Iterable[tuple[str, str]], column: str) -> Iterator[pa.DataType]:
         """The types that a column has in these tables, (database, name)."""
-        names = {folded(f"{database or self.database_of(name)}.{name}") for database, name in tables}
         column = folded(column)
-        for table in self.made.lake_tables:
-            if folded(table.name) in names:
+        for name in {folded(f"{database or self.database_of(name)}.{name}") for database, name in tables}:
+            for table in self.made.table_names.get(name, ()):
                 yield from (each.arrow.type for each in table.columns if folded(each.name) == column)
 
     def relation(self, name: str) -> pa.Table:

@@ -35,7 +35,8 @@ def _privilege(known: str, granted: str) -> str:
 
 def _if_right(right: str, privilege: str) -> str:
     """The privilege where the right is true; false where it is false, null where it is null."""
-    return f"CASE {right} WHEN true THEN {privilege} WHEN false THEN ({privilege}) = false AND ({privilege}) END"
+    refused = f"CASE WHEN ({privilege}) IS NOT NULL THEN false END"
+    return f"CASE {right} WHEN true THEN {privilege} WHEN false THEN {refused} END"
 
 
 def _table_forms(right: str, arguments: str, privilege: str) -> tuple[str, ...]:
@@ -51,6 +52,17 @@ def _object_forms(name: str, known: str, granted: str) -> tuple[str, ...]:
     return (
         f"(o, p) AS CASE WHEN {name} IS NOT NULL THEN {found} END",
         f"(u, o, p) AS CASE WHEN {name} IS NOT NULL AND role_of(u) IS NOT NULL THEN {found} END",
+    )
+
+
+def _oid_forms(relation: str, name: str, kind: str) -> tuple[str, ...]:
+    """The oid of an object by its name or oid: an unknown name is an error, an unknown oid is null."""
+    named = f"SELECT oid AS __v, {name} AS __n FROM {{c}}.{relation}"  # noqa: S608 (texts of ours)
+    return (
+        f"(o) AS coalesce((SELECT any_value(__v) FROM ({named}) AS __x"  # noqa: S608 (texts of ours)
+        " WHERE __n = CAST(o AS VARCHAR) OR CAST(__v AS VARCHAR) = CAST(o AS VARCHAR)), CASE WHEN o IS NULL OR"
+        " TRY_CAST(o AS UINTEGER) IS NOT NULL THEN NULL ELSE"
+        f" error('{kind} \"' || CAST(o AS VARCHAR) || '\" does not exist') END)",
     )
 
 
@@ -87,18 +99,8 @@ MACROS: Mapping[str, tuple[str, ...]] = {
     "has_table_privilege": _table_forms(_RIGHT, "o", _privilege(_TABLE, "SELECT")),
     "has_any_column_privilege": _table_forms(_RIGHT, "o", _privilege(_COLUMN, "SELECT")),
     "has_column_privilege": _table_forms(_COLUMN_RIGHT, "o, c", _privilege(_COLUMN, "SELECT")),
-    "schema_of": (
-        "(o) AS coalesce((SELECT any_value(__v) FROM (SELECT oid AS __v, nspname AS __n FROM {c}.pg_namespace) AS __x"
-        " WHERE __n = CAST(o AS VARCHAR) OR CAST(__v AS VARCHAR) = CAST(o AS VARCHAR)), CASE WHEN o IS NULL OR"
-        " TRY_CAST(o AS UINTEGER) IS NOT NULL THEN NULL ELSE"
-        " error('schema \"' || CAST(o AS VARCHAR) || '\" does not exist') END)",
-    ),
-    "database_of": (
-        "(o) AS coalesce((SELECT any_value(__v) FROM (SELECT oid AS __v, datname AS __n FROM {c}.pg_database) AS __x"
-        " WHERE __n = CAST(o AS VARCHAR) OR CAST(__v AS VARCHAR) = CAST(o AS VARCHAR)), CASE WHEN o IS NULL OR"
-        " TRY_CAST(o AS UINTEGER) IS NOT NULL THEN NULL ELSE"
-        " error('database \"' || CAST(o AS VARCHAR) || '\" does not exist') END)",
-    ),
+    "schema_of": _oid_forms("pg_namespace", "nspname", "schema"),
+    "database_of": _oid_forms("pg_database", "datname", "database"),
     "has_schema_privilege": _object_forms("schema_of(o)", "CREATE,USAGE", "USAGE"),
     "has_database_privilege": _object_forms("database_of(o)", "CREATE,TEMPORARY,TEMP,CONNECT", "CONNECT"),
     "has_function_privilege": _object_forms("o", "EXECUTE", "EXECUTE"),
