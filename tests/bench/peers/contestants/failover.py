@@ -1,6 +1,6 @@
 """Three brokers of Kafka, and two Lakestore servers whose journal is a topic of theirs: the leader is killed.
 
-The brokers are those of the tests, in one machine, with a session of 3 s instead of Kafka's 9 s.
+The tests start the same brokers, all on one machine. A broker's session is 3 s; Kafka's default is 9 s.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Arrays = Sequence[npt.NDArray[np.float64]]
 
 
 class Wide(Protocol):
-    """What a contestant of this workload does."""
+    """The methods that this workload calls on a system."""
 
     def fill_wide(self, name: str, batches: Arrays) -> None:
         """Make a log with the rows of the arrays, whose columns are its columns."""

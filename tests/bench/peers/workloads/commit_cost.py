@@ -1,4 +1,4 @@
-"""What a small commit costs when the table already has 500 of them."""
+"""500 small commits of one table, one after the other: does a later commit take longer than an early one?"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ OUTAGE = "longest time without an acknowledged write"
 
 
 class Pair(Protocol):
-    """What a contestant of this workload does."""
+    """The methods that this workload calls on a system."""
 
     def outage(self) -> float:
         """Kill the leader while a client writes; seconds. All servers run again afterwards."""
@@ -32,10 +32,10 @@ def turn(system: Pair, _: int) -> Mapping[str, float]:
 WORKLOAD = Workload(
     title="Failover",
     what=(
-        "A client writes one row after the other while kill -9 ends the leader. In Lakestore this is the one of two"
-        " servers that commits; its journal is a topic of three brokers, all of which live. In Kafka it is the broker"
-        " that leads the partition, which in KRaft mode may also lead the controllers. The longest time between two"
-        " acknowledged writes counts."
+        "A client writes one row after the other while kill -9 ends the leader. Lakestore has two servers, and the one"
+        " that commits is killed. Its journal is a topic of three brokers, and these live on. In Kafka the broker that"
+        " leads the partition is killed. In KRaft mode this broker may also lead the controllers. The longest time"
+        " between two acknowledged writes counts."
     ),
     measures=(Measure(OUTAGE, "s", LESS, 2),),
     contestants=(failover.LAKESTORE, failover.KAFKA),

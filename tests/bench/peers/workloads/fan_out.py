@@ -14,7 +14,7 @@ TOGETHER = f"received by {SUBSCRIBERS} subscribers together"
 
 
 class Fan(Protocol):
-    """What a contestant of this workload does."""
+    """The methods that this workload calls on a system."""
 
     def fan(self, name: str, subscribers: int, batches: Sequence[Sequence[bytes]]) -> float:
         """Seconds until each subscriber of a new log has all rows of the batches."""

@@ -16,7 +16,7 @@ RATE, LAG, FILES = "records until readable", "lag of one record, median", "data 
 
 
 class Sink(Protocol):
-    """What a contestant of this workload does."""
+    """The methods that this workload calls on a system."""
 
     def send(self, topic: str, count: int) -> int:
         """Send so many records to a topic; the number of all in it."""

@@ -12,7 +12,7 @@ RATES, TURN_SECONDS = (200, 2_000), 5.0
 
 
 class Delay(Protocol):
-    """What a contestant of this workload does."""
+    """The methods that this workload calls on a system."""
 
     def delay(self, name: str, rate: int, seconds: float) -> tuple[float, float]:
         """Median and 99th percentile in milliseconds, of a new log with so many rows a second."""

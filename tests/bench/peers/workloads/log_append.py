@@ -15,7 +15,7 @@ Append = Callable[[int], float]
 
 
 class Log(Protocol):
-    """What a contestant of this workload does."""
+    """The methods that this workload calls on a system."""
 
     def log(self, name: str, batches: Sequence[Sequence[bytes]]) -> Append:
         """Make a log and return what appends so many of the batches, in seconds until all are acknowledged."""

@@ -14,7 +14,7 @@ OPEN_BATCHES = 20
 
 
 class RecoveringLog(Protocol):
-    """What a contestant of this workload does."""
+    """The methods that this workload calls on a system."""
 
     def fill_log(self, name: str, batches: Sequence[Sequence[bytes]], count: int) -> int:
         """Make a log and append so many of the batches; the rows that it has."""

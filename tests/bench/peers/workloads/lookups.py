@@ -15,7 +15,7 @@ MANY, HALF, TAIL = "look-ups of many keys at once", "one look-up, p50", "one loo
 
 
 class Lookups(Keyed, Protocol):
-    """What a contestant of this workload does."""
+    """The methods that this workload calls on a system."""
 
     def lookups(self, name: str, keys: int, seconds: float) -> tuple[int, float]:
         """Rows and seconds of look-ups of uniform keys for about so many seconds, as many at once as serves it."""

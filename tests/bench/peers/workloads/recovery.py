@@ -13,7 +13,7 @@ KEYS, TABLE, FIRST = 1_000_000, "whole", "start to first answer"
 
 
 class Recovery(Keyed, Protocol):
-    """What a contestant of this workload does."""
+    """The methods that this workload calls on a system."""
 
     def recover(self, name: str, keys: int) -> float:
         """Kill the server; seconds from its start to the answer to a look-up."""

@@ -20,7 +20,7 @@ BATCH = pa.record_batch([list(range(ROWS))] * COLUMNS, names=[f"c{number}" for n
 
 
 class Commits(Protocol):
-    """What a contestant of this workload does."""
+    """The methods that this workload calls on a system."""
 
     def commits(self, name: str, batch: pa.RecordBatch, count: int) -> list[float]:
         """Milliseconds of so many commits of a batch, one after the other. Makes the table if need be."""

@@ -20,7 +20,7 @@ CAUSE = "A round runs several jobs of Spark for one batch, and compacts within s
 
 
 class StreamedLake(OrderLake, Protocol):
-    """What a contestant of this workload does."""
+    """The methods that this workload calls on a system."""
 
     spark: SparkSession
     """Its session; all contestants share the JVM and its heap."""

@@ -1,4 +1,4 @@
-"""Scans of a table of which 0, 1 and 10 % were changed, by Spark and by DuckDB."""
+"""Spark and DuckDB scan a table in which no row, 1 % or 10 % of the rows were changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CAUSE = "The server makes files of the hot rows and of the deletes before the en
 
 
 class UnionLake(Protocol):
-    """What a contestant of this workload does."""
+    """The methods that this workload calls on a system."""
 
     def fill(self, name: str, file: Path) -> None:
         """Make a table with the key `order_id` of a file's orders, all in the lake."""

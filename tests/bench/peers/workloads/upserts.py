@@ -22,7 +22,8 @@ TURN_SECONDS, INSERTS = 4.0, 500_000
 
 
 class Keyed(Protocol):
-    """What a contestant of this workload does. Keys are numbered; times are seconds until all rows are acknowledged."""
+    """The methods that this workload calls on a system. Keys are numbers; a time is in seconds, until all rows are
+    acknowledged."""
 
     def make_keyed(self, name: str, buckets: int, *, is_partial: bool = False) -> None:
         """Make a table of five columns with a key."""

@@ -17,7 +17,7 @@ CAUSE = "A DuckLake writer that loses a race waits 100 ms and more, and leaves t
 
 
 class Writers(Protocol):
-    """What a contestant of this workload does."""
+    """The methods that this workload calls on a system."""
 
     def together(self, name: str, batch: pa.RecordBatch, writers: int, count: int) -> tuple[list[float], float]:
         """Milliseconds of each commit of a new table by so many writers with `count` commits each, and the seconds of
