@@ -147,13 +147,13 @@ class Interrupt:
         return was_asked
 
     def _pass_on(self, reader: int) -> None:
-        engine = sql.load_engine()
         while os.read(reader, 1):
             self.is_asked = True
             while self.is_asked:  # DuckDB forgets an interrupt that comes just before a query begins
-                with self._lock, suppress(engine.Error):  # a connection that ends at this moment
+                with self._lock:
                     if self._stop is not None:
-                        self._stop()
+                        with suppress(sql.load_engine().Error):  # a connection that ends at this moment
+                            self._stop()
                 time.sleep(INTERRUPT_AGAIN_SECONDS)
 
 
