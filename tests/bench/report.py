@@ -92,8 +92,9 @@ def _pace() -> Pace:
 
 
 def _commit() -> str:
+    made_of_runs = (":!docs", ":!README.md")
     commit = _git("rev-parse", "--short=8", "HEAD")
-    return commit + ("+" if _git("status", "--porcelain", "--", ":!docs") else "")
+    return commit + ("+" if _git("status", "--porcelain", "--", *made_of_runs) else "")
 
 
 def _git(*arguments: str) -> str:
