@@ -192,10 +192,9 @@ def _behind(message: pb.RowBatch, rows: int) -> tuple[pb.RowBatch | None, int]:
     passed = min(rows, table.num_rows)
     if passed == table.num_rows:
         return None, passed
-    left, data = pb.RowBatch(), ipc.encode(table.schema, table.slice(passed).to_batches())
-    left.CopyFrom(message)
-    left.rows, left.crc32c = data, ipc.crc32c(data)
-    return left, passed
+    data = ipc.encode(table.schema, table.slice(passed).to_batches())
+    tested, passed_over = message.tested, message.passed_over
+    return pb.RowBatch(rows=data, crc32c=ipc.crc32c(data), tested=tested, passed_over=passed_over), passed
 
 
 def transport_of(wire: Wire, *, call_seconds: float = CALL_SECONDS, knows_one: bool = False) -> Transport:

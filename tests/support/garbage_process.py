@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lakestore_server.host.child import HEAD, MAGIC, VERSION, Kind, Parent, PartPieces
 from lakestore_server.queries.question import Figures, Head, Part, Question
+from lakestore_server.queries.sent_rows import Place
 
 SCHEMA = pa.schema([("v", pa.string())])
 TO_SERVER = os.dup(1)
@@ -25,6 +26,7 @@ def _wild() -> bytes:
 PARTS = {
     "short part": b"x",
     "bad batch": Part.head(1) + b"\xff\xff\xff\xff\x10\x00\x00\x00" + b"\x07" * 100,
+    "wild place": Part.head(1, Place(1, 0, 0)),
     "wild offsets": Part.head(1) + _wild(),
 }
 

@@ -54,6 +54,7 @@ from lakestore_server.queries.question import (
     Part,
     Question,
 )
+from lakestore_server.queries.sent_rows import ReceivedRows, Rows
 
 Exchange = Callable[[Verb, bytes], bytes | None]
 
@@ -163,6 +164,7 @@ class PipeWire:
     def __init__(self, parent: Parent, server: pb.HelloAnswer, interrupt: Interrupt) -> None:
         self.credentials, self.address, self.server, self._parent = NOTHING, "", server, parent
         self.interrupt = interrupt
+        self.received = ReceivedRows()
         self._is_over = False
 
     def greet(self, seconds: float) -> None: ...
@@ -178,7 +180,9 @@ class PipeWire:
         number = self.exchange(Verb.OPEN, pipe.called(method.name, request.SerializeToString())) or b""
         try:
             while (answer := self.exchange(Verb.NEXT, number)) is not None:
-                yield method.answer.FromString(answer)
+                rows = Rows.of(answer) if method.name == "Fetch" else None
+                self.received.put(rows)
+                yield rows or method.answer.FromString(answer)
         finally:
             if not self._is_over:
                 self.exchange(Verb.CLOSE, number)
@@ -221,7 +225,9 @@ def answered(wire: PipeWire, question: Question, bounds: Bounds) -> PartPieces:
             else:
                 for piece in _pieces(kept):
                     count += piece.num_rows
-                    yield Part.head(piece.num_rows), memoryview(piece.serialize())
+                    place = wire.received.place(piece)
+                    head = Part.head(piece.num_rows, place)
+                    yield head if place.message else (head, memoryview(piece.serialize()))
             if has_more or wire.interrupt.is_asked:
                 break
         if encoder is not None and (end := encoder.end()):

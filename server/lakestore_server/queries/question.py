@@ -3,7 +3,8 @@
 1. The server writes a `Question` and reads what comes back. It trusts none of the bytes of a process: every reader here
    raises `ValueError` for bytes that are not its value.
 2. An answer begins with a head (schema and token), continues with parts, and ends with figures.
-3. A part is one Arrow IPC message, or bytes of the form that was asked for, behind its number of rows.
+3. A part is one Arrow IPC message, or bytes of the form that was asked for, behind its number of rows and their place.
+   With a place in a message of the server it has no bytes (`sent_rows.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from lakestore.errors import Exhausted
 from lakestore.model.alteration import Requirement
 from lakestore_server.queries.parameter import Parameter, parameters_of, row_of
 from lakestore_server.queries.postgres.rows import CopyOptions
+from lakestore_server.queries.sent_rows import NOWHERE, PLACE_BYTES, Place
 
 READS_ONLY = "this port only reads, so write by the Python client, `lakestore write`, Spark or the Kafka bridge"
 """The end of the error for a statement that writes."""
@@ -188,11 +190,13 @@ class Part:
 
     rows: int
     data: memoryview
+    place: Place = NOWHERE
+    """Where the rows are, if not in `data`."""
 
     @staticmethod
-    def head(rows: int) -> bytes:
+    def head(rows: int, place: Place = NOWHERE) -> bytes:
         """The bytes before `data`."""
-        return _ROWS.pack(rows)
+        return _ROWS.pack(rows) + place.to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Self:
@@ -200,7 +204,8 @@ class Part:
         view = memoryview(data)
         if len(view) < _ROWS.size:
             raise ValueError("a part without its number of rows")
-        return cls(_ROWS.unpack_from(view)[0], view[_ROWS.size :])
+        place = Place.from_bytes(view[_ROWS.size :])
+        return cls(_ROWS.unpack_from(view)[0], view[_ROWS.size + PLACE_BYTES :], place)
 
     def batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """The rows of a part of the form ARROW. Raises `ValueError` if a process has sent other bytes.

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeVar
 
@@ -53,6 +53,7 @@ from lakestore_server.queries.question import (
     Question,
 )
 from lakestore_server.queries.rpcs import Reads, Rpcs
+from lakestore_server.queries.sent_rows import SentRows
 
 _CONFINED, _WORKER = "lakestore_server.host.confined_process", "lakestore_server.queries.process"
 WALLS = sandbox.WALLS
@@ -323,7 +324,7 @@ class ProcessAnswer(Answer):
 
     def parts(self) -> Iterator[Part]:
         while (data := self._next()) is not None:
-            part = self._run.checked(Part.from_bytes, data)
+            part = self._run.checked(self._run.part, data)
             self._run.count(part)
             yield part
 
@@ -377,6 +378,7 @@ class QueryRun:
         self._why: str | LakestoreError = ""
         self._streams: dict[int, Generator[bytes]] = {}
         self._files = LakeFiles()
+        self._sent = SentRows()
         self._leases: list[str] = []
         self._lock = threading.Lock()
         """Held while the process is given back or killed."""
@@ -404,6 +406,11 @@ class QueryRun:
         seconds = time.monotonic() - self._began
         text = shown_text(self._question.text)
         return RunningQuery(self.number, self._owner, self._door, text, seconds, self._rows, self._nbytes, self.pid)
+
+    def part(self, data: bytes | memoryview) -> Part:
+        """The part in bytes of the process. Raises `ValueError`."""
+        part = Part.from_bytes(data)
+        return replace(part, data=self._sent.rows(part.place, part.rows)) if part.place.message else part
 
     def count(self, part: Part) -> None:
         """Count a part that the door has taken."""
@@ -586,7 +593,10 @@ class QueryRun:
             return pipe.NUMBER.pack(number)
         (number,) = pipe.NUMBER.unpack(question)
         if verb is Verb.NEXT:
-            return next(self._streams[number], None)
+            message = next(self._streams[number], None)
+            if message is not None:
+                self._sent.put(message)
+            return message
         self._streams.pop(number).close()
         return None
 

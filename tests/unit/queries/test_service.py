@@ -119,6 +119,26 @@ def test_the_server_reads_no_further_than_its_client(served: Served, service: Qu
     assert rows(asked, "SELECT 1 AS one") == [{"one": 1}], "the session lives"
 
 
+def test_rows_of_the_log_that_a_query_returns_unchanged_do_not_come_back(served: Served) -> None:
+    """The process names their place in the server's own message."""
+    everything = [{"id": n, "name": f"order {n}"} for n in range(5)]
+    for text, is_place in (
+        ("SELECT id, name FROM shop.orders", True),
+        ("SELECT id, name FROM shop.orders WHERE id >= 0 LIMIT 5", True),
+        ("SELECT id, name FROM shop.orders ORDER BY id", False),
+    ):
+        with session(served).run(Question(text)) as answer:
+            parts = list(answer.parts())
+            batches = [part.batch(answer.schema) for part in parts]
+            found = pa.Table.from_batches(batches, answer.schema).sort_by("id").to_pylist()
+        assert found == everything
+        assert [bool(part.place.message) for part in parts] == [is_place]
+    with session(served).run(Question("SELECT name AS n, id FROM shop.orders LIMIT 3")) as answer:
+        (part,) = answer.parts()
+        assert part.place.message
+        assert part.batch(answer.schema).column(0).to_pylist() == [each["name"] for each in everything[:3]]
+
+
 def test_a_principal_uses_its_process_again_and_nobody_else_does(served: Served, service: QueryService) -> None:
     def pid(name: str) -> int:
         with session(served, name).run(Question("SELECT count(*) FROM shop.orders")) as answer:
@@ -299,6 +319,7 @@ def test_a_closed_session_takes_no_question(served: Served) -> None:
         "huge frame",
         "short part",
         "bad batch",
+        "wild place",
         "wild offsets",
         "bad figures",
         "death",

@@ -1,0 +1,159 @@
+"""Rows of the log that a query returns unchanged. The server keeps their message, and the process names a place in it.
+
+1. The process gets rows of the log in messages (`RowBatch`). A batch of its answer that has the buffers of a batch of
+   the newest message crosses the pipe as a `Place`: its bytes are with the server already.
+2. Both ends keep the newest message and number all of them. The server refuses a place in another message.
+3. The bytes of a place are the server's own, but the process is not trusted: it may name any place.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import pyarrow as pa
+
+from lakestore.rows import ipc
+from lakestore.v1 import lakestore_pb2 as pb
+
+_ROWS_TAG = 0x0A
+"""The tag of `RowBatch.rows` on the wire, which comes first."""
+_PLACE = struct.Struct("<III")
+
+
+class Place(NamedTuple):
+    """Rows of a batch of a message."""
+
+    message: int = 0
+    """The number of the message, from 1 on; 0 if the rows are in no message."""
+    batch: int = 0
+    first: int = 0
+    """The first row in the batch."""
+
+    def to_bytes(self) -> bytes:
+        return _PLACE.pack(*self)
+
+    @classmethod
+    def from_bytes(cls, data: memoryview) -> Self:
+        """Raises `ValueError`."""
+        if len(data) < _PLACE.size:
+            raise ValueError("a part without a place")
+        return cls(*_PLACE.unpack_from(data))
+
+
+NOWHERE, PLACE_BYTES = Place(), _PLACE.size
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A `RowBatch` of an answer to `Fetch`. Each access to the rows of a `RowBatch` of protobuf copies them."""
+
+    rows: bytes
+    crc32c: int
+    tested: int
+    passed_over: int
+
+    @classmethod
+    def of(cls, data: bytes) -> Self:
+        """The message of these bytes."""
+        begin, end = _bounds(data)
+        rest = pb.RowBatch.FromString(data[end:])
+        return cls(data[begin:end] or rest.rows, rest.crc32c, rest.tested, rest.passed_over)
+
+
+class SentRows:
+    """The server's end: the newest message that it has sent. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._number, self._data = 0, b""
+        self._batches: list[pa.Buffer] = []
+        self._schema: pa.Schema | None = None
+
+    def put(self, data: bytes) -> None:
+        """Note the next message."""
+        self._number, self._data, self._schema = self._number + 1, data, None
+
+    def rows(self, place: Place, count: int) -> memoryview:
+        """`count` rows at a place, as one IPC message. Raises `ValueError` if there are none."""
+        if place.message != self._number:
+            raise ValueError(f"a place in message {place.message}, while message {self._number} is the newest")
+        if self._schema is None:
+            self._read()
+        if place.batch >= len(self._batches):
+            raise ValueError(f"a place in batch {place.batch} of {len(self._batches)}")
+        message = self._batches[place.batch]
+        batch = pa.ipc.read_record_batch(message, self._schema)
+        if not 0 < count <= batch.num_rows - place.first:
+            raise ValueError(f"{count:,} rows from {place.first:,} on of {batch.num_rows:,}")
+        is_whole = count == batch.num_rows
+        return memoryview(message if is_whole else batch.slice(place.first, count).serialize())
+
+    def _read(self) -> None:
+        begin, end = _bounds(self._data)
+        data = pa.py_buffer(self._data)[begin:end]
+        self._schema, self._batches = pa.ipc.read_schema(data), []
+        at = ipc.FRAME.size + ipc.FRAME.unpack_from(data)[1]
+        while next_at := ipc.message_end(data, at):
+            self._batches.append(data[at:next_at])
+            at = next_at
+
+
+class ReceivedRows:
+    """The process's end: the newest message that it has received."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._rows: Rows | None = None
+        self._batches: list[pa.RecordBatch] | None = None
+
+    def put(self, rows: Rows | None) -> None:
+        """Note the next message; None for one that has no rows of the log."""
+        self._number, self._rows, self._batches = self._number + 1, rows, None
+
+    def place(self, batch: pa.RecordBatch) -> Place:
+        """The place of rows that came with the newest message, else `NOWHERE`."""
+        if self._batches is None:
+            self._batches = []
+            if self._rows is not None and self._rows.rows:
+                with pa.ipc.open_stream(self._rows.rows) as reader:
+                    self._batches = list(reader)
+        for number, whole in enumerate(self._batches):
+            first = _first_row(batch, whole)
+            if first is not None:
+                return Place(self._number, number, first)
+        return NOWHERE
+
+
+def _first_row(part: pa.RecordBatch, whole: pa.RecordBatch) -> int | None:
+    """The row of `whole` with which `part` begins; None if `part` does not consist of its columns."""
+    if part.num_columns != whole.num_columns or not part.num_columns:
+        return None
+    first = part.column(0).offset - whole.column(0).offset
+    if not 0 <= first <= whole.num_rows - part.num_rows:
+        return None
+    same = (_is_slice(mine, its, first) for mine, its in zip(part.columns, whole.columns, strict=True))
+    return first if all(same) else None
+
+
+def _is_slice(part: pa.Array, whole: pa.Array, first: int) -> bool:
+    if part.type != whole.type or pa.types.is_nested(part.type) or pa.types.is_dictionary(part.type):
+        return False
+    return part.offset - whole.offset == first and _addresses(part) == _addresses(whole)
+
+
+def _addresses(array: pa.Array) -> list[int]:
+    return [0 if buffer is None else buffer.address for buffer in array.buffers()]
+
+
+def _bounds(data: bytes) -> tuple[int, int]:
+    """The begin and the end of the rows in a `RowBatch`; (0, 0) if it does not begin with them."""
+    if not data or data[0] != _ROWS_TAG:
+        return 0, 0
+    size = shift = 0
+    at = 1
+    while data[at] & 0x80:
+        size |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    size |= data[at] << shift
+    return at + 1, at + 1 + size
