@@ -161,8 +161,11 @@ class WireSession:
 
     def raw(self, data: bytes) -> bytes:
         """The bytes of the answer."""
+        self.session.expect()
         self.session.receive(data)
-        return b"".join(bytes(part) for part in self.session.answers())
+        answer = b"".join(bytes(part) for part in self.session.answers())
+        self.session.rest()
+        return answer
 
     def send(self, *data: bytes) -> list[Reply]:
         """The messages of the answer."""

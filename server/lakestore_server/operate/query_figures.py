@@ -65,7 +65,10 @@ class QueryFigures:
     ) -> None:
         """Count a query that has ended; log it if it was slow."""
         with self._lock:
-            self.seconds.setdefault((door, outcome), Histogram()).add(seconds)
+            durations = self.seconds.get((door, outcome))
+            if durations is None:
+                durations = self.seconds[door, outcome] = Histogram()
+            durations.add(seconds)
             self.rows[door] += rows
             self.nbytes[door] += nbytes
             self.keyed[door] += is_keyed

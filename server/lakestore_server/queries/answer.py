@@ -11,6 +11,7 @@ import pyarrow as pa
 from lakestore_server.queries.question import Figures, Part
 
 _Value = TypeVar("_Value")
+_NO_FIGURES = Figures()
 
 
 class MayWait(Exception):
@@ -30,7 +31,7 @@ class Answer(ABC):
         """`token` is the cut of the read; empty if the text names no table."""
         self.derived: dict[Any, Any] = {} if derived is None else derived
         """Values that a door derives from the schema. Answers to the same text may share them."""
-        self.figures = Figures()
+        self.figures = _NO_FIGURES
         """The figures of the whole answer, after the last part."""
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import pyarrow as pa
 
@@ -88,8 +88,7 @@ class PreparedStatement:
         return self.oids[number] if number < len(self.oids) else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(NamedTuple):
     """The values of a statement's parameters, as a client sends them."""
 
     prepared: PreparedStatement
@@ -97,8 +96,7 @@ class Arguments:
     formats: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BoundPortal:
+class BoundPortal(NamedTuple):
     """A portal of the extended protocol and its statement, which is None for a cursor."""
 
     portal: Portal
@@ -148,12 +146,7 @@ class Executor:
 
     def check_state(self, statement: Statement) -> None:
         """Refuse every statement of a failed transaction but those that end it."""
-        is_end = isinstance(statement, TransactionStatement) and statement.verb in (
-            TransactionVerb.COMMIT,
-            TransactionVerb.ROLLBACK,
-            TransactionVerb.ROLLBACK_TO,
-        )
-        if self.status == "E" and not is_end:
+        if self.status == "E" and not _is_end(statement):
             raise SqlError(
                 sqlstates.FAILED_TRANSACTION,
                 "current transaction is aborted, commands ignored until end of transaction block",
@@ -261,7 +254,7 @@ class Executor:
         A value may change a type too: `'a' || $1` of NULL is a number for DuckDB. So a new description decides.
         """
         told = prepared.description.schema if prepared.description else None
-        if told is None or _columns(told) == _columns(answer.schema):
+        if told is None or told is answer.schema or _columns(told) == _columns(answer.schema):
             return
         question = self._question(self._text(prepared.statement, None), Form.ROWS)
         try:
@@ -396,7 +389,9 @@ class Executor:
     @property
     def end_waits(self) -> bool:
         """Whether the end of a transaction or portal may wait: for a cursor, or for the process of an answer."""
-        return bool(self._cursors) or True in [bound.portal.has_process for bound in self._portals.values()]
+        if self._cursors:
+            return True
+        return bool(self._portals) and True in [bound.portal.has_process for bound in self._portals.values()]
 
     def check_new_portal(self, name: str) -> None:
         """Refuse the name of another portal or cursor. The portal without a name ends for the next one."""
@@ -554,6 +549,15 @@ class _Placed:
             position = getattr(error, "position", 0) or place_of(error.message, self._statement.text)
             if position:
                 error.position = position + self._statement.begin  # type: ignore[attr-defined]
+
+
+def _is_end(statement: Statement) -> bool:
+    """Whether a statement ends a failed transaction."""
+    return isinstance(statement, TransactionStatement) and statement.verb in (
+        TransactionVerb.COMMIT,
+        TransactionVerb.ROLLBACK,
+        TransactionVerb.ROLLBACK_TO,
+    )
 
 
 def _no_cursor(name: str) -> SqlError:

@@ -146,15 +146,20 @@ class Inbox:
 
     def __init__(self) -> None:
         self._data = bytearray()
+        self._place = 0
+        """The begin of the next message. The bytes before it are dropped when more come."""
         self._is_started = False
         self.bytes_max = START_BYTES_MAX
         """The longest message that is taken."""
 
     def __len__(self) -> int:
-        return len(self._data)
+        return len(self._data) - self._place
 
     def feed(self, data: bytes) -> None:
         """Add received bytes."""
+        if self._place:
+            del self._data[: self._place]
+            self._place = 0
         self._data += data
 
     def started(self) -> None:
@@ -165,9 +170,9 @@ class Inbox:
         """The next whole message; None if its last byte has not come. Raises `MalformedMessage`."""
         if not self._is_started:
             return self._start_message()
-        if len(self._data) < _HEAD.size:
+        if len(self._data) < self._place + _HEAD.size:
             return None
-        kind, size = _HEAD.unpack_from(self._data)
+        kind, size = _HEAD.unpack_from(self._data, self._place)
         decoder = _DECODERS.get(kind)
         if decoder is None:
             raise MalformedMessage(f"a message begins with byte {kind[0]}, which names no kind of message")
@@ -180,9 +185,9 @@ class Inbox:
         return message
 
     def _start_message(self) -> Message | None:
-        if len(self._data) < 4:
+        if len(self._data) < self._place + 4:
             return None
-        body = self._body(0, _INT32.unpack_from(self._data)[0])
+        body = self._body(0, _INT32.unpack_from(self._data, self._place)[0])
         return None if body is None else _start(_Reader(body))
 
     def _body(self, head: int, size: int) -> bytes | None:
@@ -190,11 +195,11 @@ class Inbox:
             raise MalformedMessage(f"a message says that it has {size} bytes")
         if size > self.bytes_max:
             raise MalformedMessage(f"a message has {size:,} bytes, the limit is {self.bytes_max:,}")
-        if len(self._data) < head + size:
+        begin = self._place + head
+        if len(self._data) < begin + size:
             return None
-        body = bytes(self._data[head + 4 : head + size])
-        del self._data[: head + size]
-        return body
+        self._place = begin + size
+        return bytes(self._data[begin + 4 : begin + size])
 
 
 class _Reader:

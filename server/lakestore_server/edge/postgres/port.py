@@ -177,10 +177,13 @@ class Connection(asyncio.BufferedProtocol):
         elif step is Step.WAIT:
             self._port.run(self._go_on)
 
-    def _write(self, data: bytes | memoryview) -> None:
+    def _write_waiting(self, data: bytes | memoryview) -> None:
         with self._lock:
             self._waits_bytes -= len(data)
             self._changed.notify_all()
+        self._write(data)
+
+    def _write(self, data: bytes | memoryview) -> None:
         if not self._transport.is_closing():
             self._transport.write(data)
 
@@ -314,12 +317,13 @@ class Connection(asyncio.BufferedProtocol):
                 self._changed.wait_for(self._may_send)
             if self._is_lost:
                 raise ClientGone
-            is_first = not self._waits_bytes
-            self._waits_bytes += len(data)
-        if is_first and self._port.is_loop():
+            is_next = not self._waits_bytes and self._port.is_loop()
+            if not is_next:
+                self._waits_bytes += len(data)
+        if is_next:
             self._write(data)
         elif data:
-            self._port.call(partial(self._write, data))
+            self._port.call(partial(self._write_waiting, data))
 
     def _may_send(self) -> bool:
         return self._is_lost or not (self._is_paused or self._waits_bytes > AHEAD_BYTES)

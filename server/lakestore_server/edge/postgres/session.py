@@ -52,7 +52,7 @@ _AT_ONCE = frozenset({messages.Parse, messages.Describe, messages.Execute, messa
 """Messages that may be answered at once. Their handlers tell where they may wait."""
 _ENDS_PORTALS = frozenset({messages.Bind, messages.Close, messages.Sync})
 """Messages that may end a portal, which waits for the process of its answer if there is one."""
-_ENDS = (messages.Query, messages.Execute, messages.Sync)
+_ENDS = frozenset({messages.Query, messages.Execute, messages.Sync})
 """Messages of a statement's end: a cancel that came before is over with them."""
 Data = Generator[bytes | memoryview]
 _UNTIMED: AbstractContextManager[None] = nullcontext()
@@ -98,10 +98,8 @@ class Session:
         self._questions: Questions | None = None
         self._executor: Executor | None = None
         self._skips_to_sync = False
-        self.is_busy = False
-        """Whether a message is being answered."""
         self._is_awaited = False
-        """Whether the port has bytes that are not answered yet."""
+        """Whether the port has bytes that are not answered yet, or are being answered now."""
         self._cancelled_by = ""
         self._cancelling = threading.Lock()
         """Guards the reason of a cancel, and the states that decide whether there is something to cancel."""
@@ -143,7 +141,7 @@ class Session:
         session. Callable from any thread; nothing happens if there is none."""
         with self._cancelling:
             questions = self._questions
-            if questions is not None and (self.is_busy or self._is_awaited):
+            if questions is not None and self._is_awaited:
                 self._cancelled_by = self._cancelled_by or why
                 questions.cancel(why, refuses=True)
 
@@ -193,16 +191,15 @@ class Session:
         if executor is None:
             yield from self._begin(message)
             return
-        handler = self._handlers.get(type(message))
+        kind = type(message)
+        handler = self._handlers.get(kind)
         if handler is None:
             raise FatalError(sqlstates.PROTOCOL_VIOLATION, f"a message {type(message).__name__} is out of place")
         if self._skips_to_sync and not isinstance(message, (messages.Sync, messages.Terminate)):
             yield b""  # the port counts answers, to give other connections their turn
             return
-        if self._may_wait(executor, type(message)):
+        if kind not in _AT_ONCE and (kind not in _ENDS_PORTALS or executor.end_waits):
             yield MAY_WAIT
-        with self._cancelling:
-            self.is_busy = True
         try:
             yield from handler(executor, message)
         except FatalError:
@@ -215,16 +212,9 @@ class Session:
             else:
                 self._skips_to_sync = True
         finally:
-            with self._cancelling:
-                self.is_busy = False
-                if isinstance(message, _ENDS):
+            if kind in _ENDS:
+                with self._cancelling:
                     self._forget_cancel()
-
-    def _may_wait(self, executor: Executor, kind: type[Message]) -> bool:
-        """Whether the begin of an answer may wait."""
-        if kind in _ENDS_PORTALS:
-            return executor.end_waits
-        return kind not in _AT_ONCE
 
     def _refusal(self, error: Exception) -> bytes:
         if isinstance(error, NotAuthenticated):
