@@ -339,10 +339,13 @@ class Service:
                 raise
             raise certain from error
 
-    def watched(self, method: rpc.Method) -> Callable[..., Any]:
-        """The verb of an RPC for a port: counted, and refused during a drain. `Changes` and `Write` also take a
-        listener and yield `Pause`s; `Write` takes a `write_stream` instead of the iterator of requests."""
-        return self.calls.watched(method, self._waiting.get(method.name) or self.verb(method.name))
+    def watched(self, method: rpc.Method, *, is_part: bool = False) -> Callable[..., Any]:
+        """The verb of an RPC for a port: counted, and refused during a drain unless it `is_part` of a running query.
+
+        `Changes` and `Write` also take a listener and yield `Pause`s; `Write` takes a `write_stream` instead of the
+        iterator of requests."""
+        verb = self._waiting.get(method.name) or self.verb(method.name)
+        return self.calls.watched(method, verb, is_part=is_part)
 
 
 def _answers(stream: WriteStream, listener: Listener) -> Iterator[pb.CommitAnswer | Pause]:

@@ -216,6 +216,30 @@ def test_a_ticket_keeps_the_parameters_that_were_bound_when_it_was_made(ann: Fli
     assert ann.redeem(info.endpoint[0].ticket).to_pylist() == [{"id": 1}]
 
 
+def test_a_stream_under_way_ends_during_a_drain_and_a_new_one_is_refused(tmp_path: Path) -> None:
+    """The stream has two buckets, and the server has not opened the second one when the drain begins."""
+    schema, rows = pa.schema([("id", pa.int64()), ("text", pa.string())]), 160
+    with Served(tmp_path / "data", ports=True, flight=Flight(0)) as made:
+        made.lake.create_table("shop.long", schema=schema, primary_key=["id"], buckets=2)
+        made.lake.table("shop.long").upsert([{"id": n, "text": "x" * 100_000} for n in range(rows)])
+        with FlightClient(address(made)) as client:
+            ticket = client.info(pb.CommandStatementQuery(query="SELECT id, text FROM shop.long")).endpoint[0].ticket
+            stream = client.stream("DoGet", ticket, pb.FlightData)
+            parts = [next(stream), next(stream)]
+            ended: list[bool] = []
+            drain = threading.Thread(target=lambda: ended.append(made.server.drain(30)))
+            drain.start()
+            until(lambda: made.server.service.calls.is_draining, "the drain")
+            with pytest.raises(grpc.RpcError, match="going down") as error:
+                client.redeem(ticket)
+            assert code_of(error) is grpc.StatusCode.UNAVAILABLE
+            with pytest.raises(grpc.RpcError, match="going down"):
+                client.query("SELECT 1")
+            assert messages.rows_of([*parts, *stream]).num_rows == rows
+            drain.join()
+            assert ended == [True]
+
+
 def test_whatever_writes_is_refused_with_the_doors_that_write(served: Served, ann: FlightClient) -> None:
     rows = pa.table({"id": [1]})
     for name in ("CommandStatementUpdate", "CommandPreparedStatementUpdate", "CommandStatementIngest"):
@@ -389,13 +413,14 @@ def test_queries_streams_and_handles_are_shown_and_counted(
         flight = served.server._flight
         assert flight is not None
         monkeypatch.setattr(flight._permits, "_most", 1)
+        refused = served.server.sources.flight.refused
         with pytest.raises(grpc.RpcError, match="streams are open, the limit") as error:
             ann.redeem(ticket)
         assert code_of(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
         page = root.get("/metrics").text
         assert "lakestore_flight_streams 1.0" in page
         assert 'lakestore_port_limit{port="flight"}' in page
-        assert served.server.sources.flight.refused > 0
+        assert served.server.sources.flight.refused == refused + 1
         assert served.server.sources.flight.handles()["transaction"] > 0
         assert root.post(f"/console/api/queries/{query['number']}/cancel").status_code == 200
         with pytest.raises(grpc.RpcError, match="an administrator has cancelled it"):

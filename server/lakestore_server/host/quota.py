@@ -86,6 +86,10 @@ def share_of(limit: int, limits: Limits) -> int:
     return max(1, limit * limits.principal_percent // 100)
 
 
+class NoPermit(Exhausted):
+    """All permits of a quota, or of its owner's share, are in use."""
+
+
 class Quota:
     """A number of permits. Thread-safe."""
 
@@ -119,11 +123,11 @@ class Quota:
             more = min(more, self._most - mine)
             with self._changed:
                 if owner and self._held_by[owner] + more > self._share:
-                    raise Exhausted(
+                    raise NoPermit(
                         f"{owner} has {self._held_by[owner]} of them: {self._refusal}", retry_after=RETRY_AFTER_SECONDS
                     )
                 if not self._changed.wait_for(lambda: more <= self._left(is_urgent=is_urgent), seconds):
-                    raise Exhausted(self._refusal, retry_after=RETRY_AFTER_SECONDS)
+                    raise NoPermit(self._refusal, retry_after=RETRY_AFTER_SECONDS)
                 self._held += more
                 self._held_urgently += more * is_urgent
                 if owner:

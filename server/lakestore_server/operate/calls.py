@@ -85,20 +85,22 @@ class Calls:
         with self._changed:
             return self._changed.wait_for(lambda: not any(self._running.values()), seconds)
 
-    def watched(self, method: rpc.Method, verb: Callable[..., Any]) -> Callable[..., Any]:
-        """The verb of a method, counted, timed, and refused during a drain."""
+    def watched(self, method: rpc.Method, verb: Callable[..., Any], *, is_part: bool = False) -> Callable[..., Any]:
+        """The verb of a method, counted, timed, and refused during a drain unless it is a part of a running call."""
         if not method.streams_out:
-            return lambda request: self._answered(method.name, verb, request)
+            return lambda request: self._answered(method.name, verb, request, is_part=is_part)
         if method.name in ("Changes", "Write"):
             return lambda request, listener: self._followed(method.name, verb, request, listener)
-        return lambda request: self._streamed(method.name, verb, request)
+        return lambda request: self._streamed(method.name, verb, request, is_part=is_part)
 
-    def _answered(self, method: str, verb: Callable[[Any], Any], request: Any) -> Any:
-        with self.call(method), tracing.span(method, "SERVER"):
+    def _answered(self, method: str, verb: Callable[[Any], Any], request: Any, *, is_part: bool) -> Any:
+        with self.call(method, is_part=is_part), tracing.span(method, "SERVER"):
             return verb(request)
 
-    def _streamed(self, method: str, verb: Callable[[Any], Iterator[Any]], request: Any) -> Iterator[Any]:
-        with self.call(method, is_stream=True):
+    def _streamed(
+        self, method: str, verb: Callable[[Any], Iterator[Any]], request: Any, *, is_part: bool
+    ) -> Iterator[Any]:
+        with self.call(method, is_stream=True, is_part=is_part):
             yield from verb(request)
 
     def _followed(
@@ -124,9 +126,9 @@ class Calls:
         if self._is_draining:
             raise Unavailable(DRAINING, retry_after=RETRY_AFTER_SECONDS)
 
-    def call(self, method: str, *, is_stream: bool = False) -> _Call:
-        """Count and time the block as a call; it is refused during a drain."""
-        return _Call(self, method, is_stream=is_stream)
+    def call(self, method: str, *, is_stream: bool = False, is_part: bool = False) -> _Call:
+        """Count and time the block as a call; it is refused during a drain unless it is a part of a running call."""
+        return _Call(self, method, is_stream=is_stream, is_part=is_part)
 
     def begin(self, method: str) -> float:
         """Count a call that begins; the time of its begin."""
@@ -167,14 +169,16 @@ class Calls:
 class _Call:
     """The block of a call. A class, because a generator takes three times as long."""
 
-    __slots__ = ("_began", "_calls", "_is_stream", "_method")
+    __slots__ = ("_began", "_calls", "_is_part", "_is_stream", "_method")
 
-    def __init__(self, calls: Calls, method: str, *, is_stream: bool) -> None:
-        self._calls, self._method, self._is_stream = calls, method, is_stream
+    def __init__(self, calls: Calls, method: str, *, is_stream: bool, is_part: bool) -> None:
+        self._calls, self._method, self._is_stream, self._is_part = calls, method, is_stream, is_part
         self._began = 0.0
 
     def __enter__(self) -> None:
         self._began = self._calls.begin(self._method)
+        if self._is_part:
+            return
         try:
             self._calls.refuse_when_draining()
         except Unavailable as error:

@@ -38,6 +38,10 @@ class Rpcs:
         self._verbs: dict[str, Callable[..., Any]] = {
             name: service.watched(method) for name, method in self._methods.items()
         }
+        self._parts: dict[str, Callable[..., Any]] = {
+            name: service.watched(self._methods[name], is_part=True) for name in READS
+        }
+        """The verbs of a query's process: a query that runs when a drain begins may end."""
 
     @property
     def generation(self) -> int:
@@ -52,11 +56,12 @@ class Rpcs:
         """Begin a call and return its only answer."""
         return self.answer(self.begin(caller, name), name, request)
 
-    def answer(self, call: RpcCall, name: str, request: Any) -> Any:
-        """The only answer of a call."""
+    def answer(self, call: RpcCall, name: str, request: Any, *, is_part: bool = False) -> Any:
+        """The only answer of a call. With `is_part` it belongs to a running query, so a drain does not refuse it."""
+        verb = (self._parts if is_part else self._verbs)[name]
         try:
             with called_by(call.principal):
-                return call.answer(self._verbs[name](call.request(request)))
+                return call.answer(verb(call.request(request)))
         except LakestoreError as error:
             raise call.told(error) from error
 
@@ -73,10 +78,11 @@ class Rpcs:
         """Decode a request. Raises `Invalid` for malformed bytes."""
         return rpc.parsed(self._methods[name].request, data)
 
-    def stream(self, call: RpcCall, name: str, request: Any, *listener: Any) -> Generator[Any]:
-        """The answers of a streaming RPC. The viewer's right is checked before each answer."""
+    def stream(self, call: RpcCall, name: str, request: Any, *listener: Any, is_part: bool = False) -> Generator[Any]:
+        """The answers of a streaming RPC. The viewer's right is checked before each answer; `is_part` is as above."""
+        verb = (self._parts if is_part else self._verbs)[name]
         try:
-            with closing(self._verbs[name](call.request(request), *listener)) as items:
+            with closing(verb(call.request(request), *listener)) as items:
                 while True:
                     try:
                         item = call.next_item(items)
@@ -106,7 +112,7 @@ class Reads:
         """Make a call of the query: request bytes in, answer bytes out."""
         request = self._request(name, data)
         call = self._rpcs.begin(self._caller, name)
-        answer: bytes = self._rpcs.answer(call, name, request).SerializeToString()
+        answer: bytes = self._rpcs.answer(call, name, request, is_part=True).SerializeToString()
         call.follow()
         self._keep(name, request, call, len(data))
         return answer
@@ -116,12 +122,12 @@ class Reads:
         request = self._request(name, data)
         call = self._rpcs.begin(self._caller, name)
         self._keep(name, request, call, len(data))
-        return self._encoded(self._rpcs.stream(call, name, request))
+        return self._encoded(self._rpcs.stream(call, name, request, is_part=True))
 
     def release(self, lease: str) -> None:
         """Give back the lease of a plan."""
         call = self._rpcs.begin(self._caller, "ReleaseLease")
-        self._rpcs.answer(call, "ReleaseLease", pb.LeaseRequest(lease=lease))
+        self._rpcs.answer(call, "ReleaseLease", pb.LeaseRequest(lease=lease), is_part=True)
 
     def recheck(self) -> None:
         """Raises an error if the caller's token has expired or a right to data that was read is lost."""

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from lakestore.errors import Denied, Exhausted, Invalid, LakestoreError, NotAuthenticated, Unavailable
+from lakestore.errors import Denied, Invalid, LakestoreError, NotAuthenticated, Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore.v1 import flight_pb2 as pb
 from lakestore.wire import errors
@@ -29,7 +29,7 @@ from lakestore_server.edge.rpc_port import STATUS_CODES, Rpc, RpcPort, port_opti
 from lakestore_server.edge.rpc_streams import AnswerStream
 from lakestore_server.edge.tls import TlsKeys
 from lakestore_server.host.clock import Clock
-from lakestore_server.host.quota import Quota, share_of
+from lakestore_server.host.quota import NoPermit, Quota, share_of
 from lakestore_server.host.rate_limited_log import RateLimitedLog
 from lakestore_server.host.workers import Workers
 from lakestore_server.operate.calls import Calls
@@ -47,6 +47,10 @@ PARAMETER_BYTES_MAX = 4 << 20
 UPLOAD_MESSAGES_MAX = 100
 """Messages of one `DoPut`: a schema, dictionaries and a batch. Messages without bytes never reach the bound above."""
 DEFECT_LOG_SECONDS = 60.0
+
+
+class TooLate(Unavailable):
+    """The message of a call has not come in time."""
 
 
 class FlightPort:
@@ -107,8 +111,7 @@ class FlightPort:
         try:
             admitted = self._admitted(call)
             if self._workers.is_full:
-                self._figures.count_refusal()
-                raise Exhausted("the server is at its limit of calls: try again later", retry_after=BUSY_SECONDS)
+                raise NoPermit("the server is at its limit of calls: try again later", retry_after=BUSY_SECONDS)
         except LakestoreError as error:
             self._fail(call, error)
             return
@@ -138,8 +141,7 @@ class FlightPort:
                 stream.tick(now)
 
     def _too_late(self, call: Rpc, why: str) -> None:
-        self._figures.count_refusal()
-        self._fail(call, Unavailable(f"{why}: try again", applied="no", retry_after=BUSY_SECONDS), if_receiving=True)
+        self._fail(call, TooLate(f"{why}: try again", applied="no", retry_after=BUSY_SECONDS), if_receiving=True)
 
     def _greet(self, call: Rpc, admitted: RpcCall) -> None:
         """A handshake: name and token come as Basic, and the token goes back as the one to send with each call."""
@@ -224,11 +226,7 @@ class FlightPort:
     def _counted(self, call: Rpc, admitted: RpcCall, items: Generator[bytes]) -> Generator[bytes]:
         """The items, while the call is counted and has a permit."""
         with ExitStack() as held:
-            try:
-                held.enter_context(self._permits.taken(1, admitted.owner))
-            except Exhausted:
-                self._figures.count_refusal()
-                raise
+            held.enter_context(self._permits.taken(1, admitted.owner))
             held.enter_context(self._calls.call(call.path.removeprefix(FLIGHT), is_stream=True))
             admitted.request(None)
             yield from items
@@ -255,6 +253,8 @@ class FlightPort:
             if count := self._defects.due((call.path, type(error))):
                 log.error("%s failed by a defect, %d times since the last line", call.path, count, exc_info=error)
             error = errors.defect(error, "no")
+        if isinstance(error, NoPermit | TooLate):
+            self._figures.count_refusal()
         code = STATUS_CODES.get(error.kind, grpc.StatusCode.INTERNAL)
         if isinstance(error, Cancelled):
             code = grpc.StatusCode.CANCELLED
