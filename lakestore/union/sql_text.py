@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlglot
 from sqlglot import TokenType, exp
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import ParseError, SqlglotError
 
 from lakestore.errors import Invalid
 from lakestore.union.sql_functions import OWN_SCHEMAS
@@ -32,6 +32,7 @@ _PARAMETER = re.compile(
 )
 """Parameters and semicolons, and the parts of a text in which there are none: literals, names, comments."""
 _NOTHING = re.compile(r"(?:\s|;|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
+_ARGUMENTS = re.compile("Required keyword: .* missing for|number of provided arguments")
 _KINDS = {"timestamp", "version", "token"}
 _NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
 SHOWN_TABLES = """
@@ -122,6 +123,9 @@ def _parsed(text: str) -> exp.Expr:
     try:
         trees = [tree for tree in sqlglot.parse(_masked(text), dialect="duckdb") if tree is not None]
     except (SqlglotError, RecursionError) as error:
+        if isinstance(error, ParseError) and (name := _miscalled(text, error)):
+            wrong = f"Binder Error: No function matches the given name and number of arguments '{name}'"
+            raise Invalid(f"the query failed: {wrong}") from error
         raise Invalid(f"the query cannot be read: {plain(error)}{past_hint(text)}") from error
     if not trees:
         raise Invalid("the query is empty")
@@ -213,6 +217,22 @@ def _clause(tokens: list[Any], place: int, database_of: Callable[[str], str]) ->
     if not has_database or end == len(tokens):
         raise Invalid("AT (…) follows a table's name, written database.table, and precedes its alias")
     return place - 3, f"{tokens[place - 3].text}.{tokens[place - 1].text}", end
+
+
+def _miscalled(text: str, error: ParseError) -> str:
+    """The function that a text calls with too few or too many arguments; empty for another error."""
+    if not _ARGUMENTS.search(str(error)):
+        return ""
+    line, column = (error.errors[0].get(key) for key in ("line", "col"))
+    tokens = sqlglot.tokenize(_masked(text), read="duckdb")
+    place = next((at for at, each in enumerate(tokens) if (each.line, each.col) == (line, column)), -1)
+    depth = 0
+    while place > 0:
+        depth += {")": 1, "(": -1}.get(tokens[place].text, 0)
+        if depth <= 0:
+            break
+        place -= 1
+    return str(tokens[place - 1].text) if place > 0 and tokens[place].text == "(" else ""
 
 
 def past_name(place: int, table: str) -> str:

@@ -73,6 +73,33 @@ PLACED = (
     "SELECT id FROM shop.items WHERE n = 'abc'::int",
     "SELECT id FROM",
     "SELECT 1; SELECT nope FROM shop.items",
+    "SELECT id,\n  t + day\nFROM shop.items",
+    "SELECT n + 1, t + day, 3 + n FROM shop.items",
+    f"SELECT {', '.join(f'n + {number} AS c{number}' for number in range(40))}, t + day, n + 1 FROM shop.items",
+    "SELECT 'ä' || '😀', t + day FROM shop.items",
+    "SELECT 1; SELECT -t FROM shop.items",
+    "SELECT id FROM shop.items WHERE day > 5",
+    "SELECT id FROM shop.items WHERE n ~ 'a'",
+    "SELECT id FROM shop.items WHERE n > 1 AND count(*) > 5",
+    "SELECT sum(sum(n)) FROM shop.items",
+    "SELECT id FROM shop.items WHERE row_number() OVER () = 1",
+    "SELECT id::nosuch FROM shop.items",
+    "SELECT CAST(id AS nosuch) FROM shop.items",
+    "SELECT lower(t), upper(lower(t), 5) FROM shop.items",
+    "SELECT date_trunc('day') FROM shop.items",
+    "SELECT abs(t) FROM shop.items",
+    "SELECT sum(n), sum(t) FROM shop.items",
+    "SELECT width_bucket(1, 2)",
+    "SELECT id FROM shop.items ORDER BY 1, 3",
+    "SELECT n FROM shop.items GROUP BY 1, 5",
+    "SELECT count(*) FROM shop.items GROUP BY id HAVING n > 1",
+    "SELECT x.* FROM shop.items i",
+    "SELECT date '2024-13-01'",
+    "SELECT id FROM shop.items LIMIT 'a'",
+    "SELECT lower(t) OVER () FROM shop.items",
+    "SELECT sum(n) OVER w FROM shop.items",
+    "SELECT id, sum(id) OVER (PARTITION BY n + t) FROM shop.items",
+    "EXPLAIN SELECT t + day FROM shop.items",
 )
 """Texts with an error at a place."""
 
@@ -81,14 +108,19 @@ PLACED = (
 def test_an_error_is_where_postgresql_says_it_is(
     text: str, lakestore: psycopg.Connection[Any], postgres: psycopg.Connection[Any]
 ) -> None:
-    ours, theirs = (_position(connection, text) for connection in (lakestore, postgres))
+    ours, theirs = (_place(connection, text) for connection in (lakestore, postgres))
     assert ours == theirs
-    assert theirs
+    assert theirs[1]
 
 
-def _position(connection: psycopg.Connection[Any], text: str) -> str:
+def _place(connection: psycopg.Connection[Any], text: str) -> tuple[str, str]:
+    """The SQLSTATE of the error of a text, and its position."""
     result = connection.pgconn.exec_(text.encode())
-    return (result.error_field(DiagnosticField.STATEMENT_POSITION) or b"").decode()
+    code, position = (
+        (result.error_field(field) or b"").decode()
+        for field in (DiagnosticField.SQLSTATE, DiagnosticField.STATEMENT_POSITION)
+    )
+    return code, position
 
 
 def test_most_texts_are_compared() -> None:

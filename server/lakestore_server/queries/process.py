@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,7 +38,7 @@ from lakestore.wire.pipe import Verb
 from lakestore_server.host import priority
 from lakestore_server.host.child import INTERRUPT, PartPieces
 from lakestore_server.queries.parameter import Parameter
-from lakestore_server.queries.postgres import dialect, types
+from lakestore_server.queries.postgres import carets, dialect, types
 from lakestore_server.queries.postgres.catalog import SERVER_ROLE, Session
 from lakestore_server.queries.postgres.rows import CopyBinary, CopyText, DataRows, RowEncoder
 from lakestore_server.queries.question import (
@@ -202,7 +202,7 @@ def answered(wire: PipeWire, question: Question, bounds: Bounds) -> PartPieces:
     transport = transport_of(wire)
     tables = Connection(transport).all
     query = replace(_query(question, bounds, tables), started=wire.interrupt.started)
-    with sql.stream(transport, query, tables) as rows:
+    with _placed(question, query), sql.stream(transport, query, tables) as rows:
         schema, batches = _typed(query, rows)
         yield Head(schema, rows.token).to_bytes()
         count, has_more = 0, False
@@ -240,7 +240,8 @@ def described(wire: PipeWire, question: Question, bounds: Bounds) -> bytes:
     transport = transport_of(wire)
     tables = Connection(transport).all
     query = _query(question, bounds, tables)
-    kinds, columns = (_catalog_schema(query, each) for each in sql.describe(transport, query, tables))
+    with _placed(question, query):
+        kinds, columns = (_catalog_schema(query, each) for each in sql.describe(transport, query, tables))
     return Description(tuple(kinds.types), columns).to_bytes()
 
 
@@ -282,6 +283,11 @@ def _query(question: Question, bounds: Bounds, tables: Callable[[], Sequence[Tab
         extra=extra,
         kinds=[sql_parameters.sql_type(each.kind) for each in given],
     )
+
+
+def _placed(question: Question, query: sql.Query) -> AbstractContextManager[None]:
+    """Gives errors their place in the question's text, which a driver of Postgres shows."""
+    return carets.placed(question.text, query.text) if question.dialect is Dialect.POSTGRES else nullcontext()
 
 
 def _python_value(parameter: Parameter) -> Any:

@@ -60,7 +60,9 @@ class Spelling:
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
+class Token:
+    """A token of a text; spaces and comments are tokens too."""
+
     kind: str
     text: str
     begin: int
@@ -72,7 +74,7 @@ class _Token:
 
 def spelled(text: str) -> Spelling:
     """The text with PostgreSQL's spellings replaced. Names without quotes become lowercase, as in PostgreSQL."""
-    tokens = [each for each in _tokens(text) if each.kind != "space"]
+    tokens = [each for each in tokens_of(text) if each.kind != "space"]
     changes = sorted(_changes(tokens))
     parts: list[str] = []
     edits: list[tuple[int, int, int]] = []
@@ -93,12 +95,13 @@ def spelled(text: str) -> Spelling:
     return made
 
 
-def _tokens(text: str) -> Iterator[_Token]:
+def tokens_of(text: str) -> Iterator[Token]:
+    """The tokens of a text in order."""
     for match in _TOKEN.finditer(text):
-        yield _Token("string" if match.lastgroup == "tag" else str(match.lastgroup), match[0], match.start())
+        yield Token("string" if match.lastgroup == "tag" else str(match.lastgroup), match[0], match.start())
 
 
-def _changes(tokens: list[_Token]) -> Iterator[tuple[int, int, str]]:
+def _changes(tokens: list[Token]) -> Iterator[tuple[int, int, str]]:
     """(begin, end, new text) of each change; none overlaps another."""
     calls: list[str] = []
     done = 0
@@ -122,14 +125,14 @@ def _changes(tokens: list[_Token]) -> Iterator[tuple[int, int, str]]:
             yield change
 
 
-def _patterns(tokens: list[_Token], place: int) -> str:
+def _patterns(tokens: list[Token], place: int) -> str:
     """The call that marks the patterns of `LIKE ANY (…)`, at its parenthesis; empty at another one."""
     if _word(tokens, place - 1) not in _QUANTIFIERS or _word(tokens, place + 1) in ("select", "with", "values"):
         return ""
     return _PATTERNS.get(_word(tokens, place - 2), "")
 
 
-def _like_change(tokens: list[_Token], place: int) -> tuple[int, int, str] | None:
+def _like_change(tokens: list[Token], place: int) -> tuple[int, int, str] | None:
     """`LIKE ANY` as `= ANY`, and `NOT LIKE ALL` as `<> ALL`."""
     if _word(tokens, place) == "not":
         is_all = _word(tokens, place + 1) in _PATTERNS and _word(tokens, place + 2) == "all"
@@ -138,7 +141,7 @@ def _like_change(tokens: list[_Token], place: int) -> tuple[int, int, str] | Non
     return (tokens[place].begin, tokens[place].end, "=") if is_any else None
 
 
-def _phrase_change(tokens: list[_Token], place: int, word: str) -> tuple[int, int, str] | None:
+def _phrase_change(tokens: list[Token], place: int, word: str) -> tuple[int, int, str] | None:
     """The change at the first word of LIKE ANY or BETWEEN SYMMETRIC, and at a column named `at`."""
     before, after = _word(tokens, place - 1), _word(tokens, place + 1)
     if word in _PATTERNS or word == "not":
@@ -150,7 +153,7 @@ def _phrase_change(tokens: list[_Token], place: int, word: str) -> tuple[int, in
     return None
 
 
-def _word_change(tokens: list[_Token], place: int, *, is_cast: bool) -> tuple[int, int, str] | None:
+def _word_change(tokens: list[Token], place: int, *, is_cast: bool) -> tuple[int, int, str] | None:
     """The change at a word; `is_cast` is true inside CAST (…)."""
     token = tokens[place]
     before, after, word = _word(tokens, place - 1), _word(tokens, place + 1), token.text.translate(_FOLD)
@@ -174,7 +177,7 @@ def _word_change(tokens: list[_Token], place: int, *, is_cast: bool) -> tuple[in
     return (token.begin, token.end, word) if word != token.text else None
 
 
-def _is_catalog_type(tokens: list[_Token], place: int) -> bool:
+def _is_catalog_type(tokens: list[Token], place: int) -> bool:
     """Whether a word follows `::pg_catalog.` or `AS pg_catalog.`."""
     before = [_word(tokens, place - back) for back in (1, 2, 3)]
     return before[:2] == [".", "pg_catalog"] and before[2] in ("::", "as")
@@ -187,7 +190,7 @@ _PATTERNS = {"like": "like_patterns", "ilike": "ilike_patterns"}
 """Calls that stand around the patterns of LIKE ANY, which DuckDB's parser does not read."""
 
 
-def _word(tokens: list[_Token], place: int) -> str:
+def _word(tokens: list[Token], place: int) -> str:
     return tokens[place].text.lower() if 0 <= place < len(tokens) else ""
 
 
@@ -195,7 +198,7 @@ def _sizes(text: str) -> dict[int, int]:
     """The sizes of casts to texts of bounded length. DuckDB's tree does not have them."""
     if "char" not in text:
         return {}
-    tokens = [each for each in _tokens(text) if each.kind != "space"]
+    tokens = [each for each in tokens_of(text) if each.kind != "space"]
     found: dict[int, int] = {}
     casts: list[int | None] = []
     for place, token in enumerate(tokens):
