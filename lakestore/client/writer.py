@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -85,6 +86,10 @@ def _column(what: str, values: Any, kind: pa.DataType, rows: int) -> pa.Array:
 
 
 IN_FLIGHT_MAX = 16
+SHARE_SECONDS, SHARE_BYTES = 0.005, 64 << 10
+"""Fewer bytes wait for rows that share their commit while another is unanswered, for so long at most. Sixteen small
+commits that queue would make each row wait for all of them.
+"""
 COMMIT_ROWS_MAX = 100_000
 COMMIT_BYTES_MAX = 8 << 20
 WINDOW_BYTES = 128 << 20
@@ -110,6 +115,23 @@ class _Pending:
         return alike and bool(self.batches[0].schema == other.batches[0].schema)
 
 
+class _Bundle:
+    """Rows in the buffer that share a commit."""
+
+    def __init__(self, first: _Pending) -> None:
+        self.parts, self.nbytes = [first], first.nbytes
+        self._rows = first.batches[0].num_rows
+
+    def add(self, pending: _Pending, bytes_max: int) -> bool:
+        """Take the rows too. False if they need a commit of their own."""
+        rows, nbytes = self._rows + pending.batches[0].num_rows, self.nbytes + pending.nbytes
+        if rows > COMMIT_ROWS_MAX or nbytes > bytes_max or not pending.joins(self.parts[0]):
+            return False
+        self.parts.append(pending)
+        self._rows, self.nbytes = rows, nbytes
+        return True
+
+
 class Writer:
     """Writes rows of one table. Thread-safe. A context manager that flushes at its end."""
 
@@ -125,7 +147,9 @@ class Writer:
         self._transport, self._table, self._producer = transport, table, producer
         self._history = history or History(transport)
         self._state = threading.Condition()
-        self._buffer: deque[_Pending] = deque()
+        self._buffer: deque[_Bundle] = deque()
+        self._share_until = 0.0
+        """The time from which a small commit no longer waits for others."""
         self._held_bytes = 0
         self._sent: dict[int, list[_Pending]] = {}
         self._doubtful: set[int] = set()  # sequences that a broken stream may have delivered
@@ -204,7 +228,8 @@ class Writer:
             self._raise_failure()
             if not room:
                 raise Exhausted("the server does not keep up and the writer's window is full: write more slowly")
-            self._buffer.append(pending)
+            if not self._buffer or not self._buffer[-1].add(pending, self._commit_bytes):
+                self._buffer.append(_Bundle(pending))
             self._held_bytes += pending.nbytes
             self._state.notify_all()
 
@@ -219,7 +244,8 @@ class Writer:
         """
         with self._state:
             waiting = [pending for request in self._unanswered for pending in self._sent[request.sequence]]
-            return [batch for pending in (*waiting, *self._buffer) for batch in pending.batches]
+            buffered = [pending for bundle in self._buffer for pending in bundle.parts]
+            return [batch for pending in (*waiting, *buffered) for batch in pending.batches]
 
     def flush(self) -> str:
         """Wait until everything is durable. Returns the last commit's token."""
@@ -323,12 +349,14 @@ class Writer:
 
     def _next(self, stream: int) -> CommitMessage | None:
         with self._state:
-            self._state.wait_for(lambda: self._stream != stream or self._closing or self._failure or self._ready())
+            while not (self._stream != stream or self._closing or self._failure or self._ready()):
+                self._state.wait(max(self._share_until - time.monotonic(), 0.0) if self._may_send() else None)
             if self._stream != stream or self._closing or self._failure:
                 return None
             if self._resend:
                 return self._resend.popleft()
-            batches = self._taken()
+            batches = self._buffer.popleft().parts
+            self._share_until = time.monotonic() + SHARE_SECONDS
             progress = next((each.progress for each in reversed(batches) if each.progress), "")
             request = CommitMessage(self._producer.request([], progress))
             self._unanswered.append(request)
@@ -350,18 +378,13 @@ class Writer:
     def _ready(self) -> bool:
         if self._resend:
             return bool(self._resend[0].request.changes)
-        return bool(self._buffer) and len(self._unanswered) < IN_FLIGHT_MAX
+        if not self._may_send():
+            return False
+        is_whole = len(self._buffer) > 1 or self._buffer[0].nbytes >= SHARE_BYTES
+        return is_whole or not self._unanswered or time.monotonic() >= self._share_until
 
-    def _taken(self) -> list[_Pending]:
-        taken = [self._buffer.popleft()]
-        count, size = taken[0].batches[0].num_rows, taken[0].nbytes
-        while self._buffer and self._buffer[0].joins(taken[0]):
-            pending = self._buffer[0]
-            count, size = count + pending.batches[0].num_rows, size + pending.nbytes
-            if count > COMMIT_ROWS_MAX or size > self._commit_bytes:
-                break
-            taken.append(self._buffer.popleft())
-        return taken
+    def _may_send(self) -> bool:
+        return bool(self._buffer) and not self._resend and len(self._unanswered) < IN_FLIGHT_MAX
 
     def _answered(self, answer: pb.CommitAnswer) -> None:
         if answer.HasField("error"):

@@ -12,6 +12,7 @@ import pytest
 
 import lakestore as ls
 from lakestore.client import retry
+from lakestore.client import writer as client_writer
 from lakestore.client.producer import Producer
 from lakestore.client.writer import Writer
 from lakestore.errors import Exhausted, Fenced, Invalid, Unavailable
@@ -39,15 +40,22 @@ class Gate:
         self.server = pb.HelloAnswer()
         self._transport = transport
         self.open = threading.Event()
+        self.commits = threading.Semaphore(0)
+        """One permit for each commit that was sent."""
         self.failures: list[ls.LakestoreError] = []
 
     def write(self, requests: Iterator[pb.CommitRequest]) -> Iterator[pb.CommitAnswer]:
         """As the server's, later."""
-        for answer in self._transport.write(requests):
+        for answer in self._transport.write(self._counted(requests)):
             assert self.open.wait(30)
             if self.failures:
                 raise self.failures.pop(0)
             yield answer
+
+    def _counted(self, requests: Iterator[pb.CommitRequest]) -> Iterator[pb.CommitRequest]:
+        for request in requests:
+            self.commits.release()
+            yield request
 
 
 def ids(table: ls.Table) -> list[int]:
@@ -69,6 +77,43 @@ def test_a_full_window_refuses_in_time_and_takes_rows_again_when_answers_come(la
     writer.close()
     assert ids(table) == [1, 3]
     assert not writer.unconfirmed
+
+
+@pytest.mark.parametrize("seconds", [3600.0, 0.0])
+def test_small_rows_share_a_commit_while_another_is_unanswered(
+    lake: ls.Lake, table: ls.Table, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(client_writer, "SHARE_SECONDS", seconds)
+    gate: Any = Gate(lake.transport)
+    with Writer(gate, table.definition, Producer()) as writer:
+        for number in range(10):
+            writer.append([{"id": number, "v": "x"}])
+            if not number or not seconds:  # without a time to wait each row is a commit, as there is room in flight
+                assert gate.commits.acquire(timeout=30)
+            elif number == 1:
+                assert not gate.commits.acquire(timeout=0.2), "the second row waits"
+        gate.open.set()
+    assert gate.commits.acquire(blocking=False) is bool(seconds)
+    assert not gate.commits.acquire(blocking=False), "the nine rows behind the first share one"
+    assert ids(table) == list(range(10))
+
+
+def test_what_cannot_grow_waits_for_nothing(lake: ls.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_writer, "SHARE_SECONDS", 3600.0)
+    table = lake.create_table("a.keyed", SCHEMA, primary_key=["id"], buckets=1)
+    gate: Any = Gate(lake.transport)
+    with Writer(gate, table.definition, Producer()) as writer:
+        for number in range(4):  # no two of them fit in one commit
+            writer.upsert([{"id": number, "v": "x"}])
+            writer.delete([{"id": number}])
+        for _ in range(7):  # the last one might still grow
+            assert gate.commits.acquire(timeout=30)
+        assert not gate.commits.acquire(blocking=False)
+        writer.upsert([{"id": 8, "v": "x" * client_writer.SHARE_BYTES}])
+        assert gate.commits.acquire(timeout=30)
+        assert gate.commits.acquire(timeout=30), "large enough by itself"
+        gate.open.set()
+    assert ids(table) == [8]
 
 
 def test_after_a_failure_nothing_behind_it_is_applied_and_it_is_told_once(table: ls.Table) -> None:
