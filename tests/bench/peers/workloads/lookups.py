@@ -11,6 +11,10 @@ from tests.bench.peers.contestants.fluss import QUICK_LOOKUPS
 from tests.bench.peers.workloads.upserts import BUCKETS, Keyed
 
 KEYS, TURN_SECONDS, SINGLES = 1_000_000, 4.0, 2_000
+CAUSE = (
+    "Client and server are Python. A call takes 0.4 ms of processor time in the client and 0.35 ms in the server, most"
+    " of it gRPC and hand-overs between threads."
+)
 MANY, HALF, TAIL = "look-ups of many keys at once", "one look-up, p50", "one look-up, p99"
 
 
@@ -58,7 +62,7 @@ WORKLOAD = Workload(
         f" other; Fluss: 20,000 under way), then {SINGLES:,} one after the other. Lakestore's client is Python, Fluss's"
         " is Java."
     ),
-    measures=(Measure(MANY, "keys/s"), Measure(HALF, "ms", LESS, 2), Measure(TAIL, "ms", LESS, 2)),
+    measures=(Measure(MANY, "keys/s"), Measure(HALF, "ms", LESS, 2, CAUSE), Measure(TAIL, "ms", LESS, 2, CAUSE)),
     contestants=(lakestore.CONTESTANT, fluss.contestant(QUICK_LOOKUPS)),
     prepare=prepare,
     turn=turn,
