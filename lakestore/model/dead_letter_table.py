@@ -46,9 +46,14 @@ def definition(table: str) -> Table:
     return define(table_of(table), SCHEMA, primary_key=KEY, buckets=1)
 
 
+def has_letters(letters: Table) -> bool:
+    """Whether a table has the form of a dead-letter table."""
+    return letters.primary_key == KEY and {each.name for each in letters.columns} >= {*SCHEMA.names}
+
+
 def check(letters: Table, table: str) -> None:
     """Refuse another kind of table in the place of the dead-letter table of `table`."""
-    if letters.primary_key != KEY or not {each.name for each in letters.columns} >= {*SCHEMA.names}:
+    if not has_letters(letters):
         raise Invalid(
             f"dead letters of table {table} belong in table {letters.name}, which is another kind of table: rename"
             f" that table, or let records for {table} go to a table of another name"

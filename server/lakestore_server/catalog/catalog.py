@@ -10,11 +10,12 @@ import time
 import uuid as uuids
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from lakestore.errors import Conflict, Corrupt, Invalid, LakestoreError, NotFound
 from lakestore.evolution import to_json
+from lakestore.model import dead_letter_table
 from lakestore.model.table import Table, refuse_system_database
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.catalog import foreign_history, gate, locations, metadata_updates, our_tables
@@ -248,9 +249,17 @@ class Catalog:
         with self.outside.creating(table, step.pointer.location):
             yield step
 
-    def renaming(self, table: Table, new_name: str) -> AbstractContextManager[None]:
-        """Rename a table in its outside catalog, if it lives in one. The block journals the rename."""
-        return self.outside.renaming(table, new_name) if is_outside(table) else nullcontext()
+    @contextmanager
+    def renaming(self, table: Table, new_name: str) -> Iterator[None]:
+        """Rename a table and its dead-letter table in their outside catalogs, if they live in one. The block journals
+        the rename."""
+        letters = self.ledger.own_table(table.namespace, dead_letter_table.table_of(table.short_name))
+        with ExitStack() as renamed:
+            if is_outside(table):
+                renamed.enter_context(self.outside.renaming(table, new_name))
+            if letters is not None and dead_letter_table.has_letters(letters) and is_outside(letters):
+                renamed.enter_context(self.outside.renaming(letters, dead_letter_table.table_of(new_name)))
+            yield
 
     def dropping(self, table: Table) -> AbstractContextManager[None]:
         """Drop a table in its outside catalog, if it lives in one. The block journals the drop."""

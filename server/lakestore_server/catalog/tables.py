@@ -86,14 +86,30 @@ def plan(limits: Limits, name: str, uuid: str, new_name: str, key: str = "") -> 
         made = replace(table, name=new_name)
         if new_name == name:
             return table
-        check_free(view, made, limits)
-        refuse_feeds(state, name)
         by.make(view, record, table)
-        record.rename.append(Rename(table.uuid, new_name))
-        move_pointer(view, record, (table.namespace, table.short_name), (made.namespace, made.short_name), key)
+        _move(limits, state, record, table, made, key)
+        letters_name = dead_letter_table.table_of(name)
+        letters = view.named(letters_name).table if letters_name in view.names else None
+        if letters is not None and dead_letter_table.has_letters(letters):
+            moved = replace(letters, name=dead_letter_table.table_of(new_name))
+            if moved.name in view.names:
+                raise Conflict(
+                    f"table {letters.name} has the dead letters of {name} and moves with it, but table {moved.name}"
+                    f" exists already: first rename or drop {moved.name}"
+                )
+            view.refuse_change(letters)
+            _move(limits, state, record, letters, moved)
         return made
 
     return renamed
+
+
+def _move(limits: Limits, state: State, record: CommitRecord, table: Table, made: Table, key: str = "") -> None:
+    """Give a table and its pointer another name, if that name is free."""
+    check_free(state.view, made, limits)
+    refuse_feeds(state, table.name)
+    record.rename.append(Rename(table.uuid, made.name))
+    move_pointer(state.view, record, (table.namespace, table.short_name), (made.namespace, made.short_name), key)
 
 
 class Databases:

@@ -15,8 +15,9 @@ import pytest
 
 import lakestore as ls
 from lakestore.client.writer import change_to
-from lakestore.errors import Invalid, RuleRows, Violated
+from lakestore.errors import Conflict, Invalid, NotFound, RuleRows, Violated
 from lakestore.evolution import SetContract
+from lakestore.kafka.bridge.dead_letters import count_by_code
 from lakestore.model.contract.contract import Contract
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit import request as requests
@@ -202,6 +203,35 @@ def test_a_letter_finds_its_table_and_another_kind_of_table_refuses_the_contract
         with pytest.raises(Invalid, match="another kind of table"):
             other.alter(SetContract(DEAD, "orders"))
         other.alter(SetContract(REFUSE, "orders"))
+
+
+def test_letters_move_with_a_table_that_is_renamed(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        table = orders(served.lake)
+        table.upsert([order(1), order(None)])
+        served.lake.create_table("sales.taken__dlq", SCHEMA)
+        with pytest.raises(Conflict, match=r"shop\.orders__dlq has the dead letters of shop\.orders and moves with it"):
+            table.rename("sales.taken")
+        assert {ORDERS, DLQ} <= {each.name for each in served.lake.tables()}
+        table = table.rename("new.orders")
+        table.upsert([order(None)])
+        assert [each.letters for each in count_by_code(served.lake, "new.orders")] == [2]
+        with pytest.raises(NotFound, match="has no dead letters"):
+            count_by_code(served.lake, ORDERS)
+        other = orders(served.lake)
+        assert letters(served.lake) == []
+        other.upsert([order(None)])
+        assert (len(letters(served.lake)), served.lake.table("new.orders__dlq").scan().count()) == (1, 2)
+    with Served(tmp_path) as served:
+        assert served.lake.table("new.orders__dlq").scan().count() == 2
+
+
+def test_a_table_that_only_has_the_name_of_letters_stays_at_a_rename(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        table = served.lake.create_table(ORDERS, SCHEMA, primary_key=["id"])
+        served.lake.create_table(DLQ, SCHEMA)
+        table.rename("shop.moved")
+        assert {each.name for each in served.lake.tables()} == {"shop.moved", DLQ}
 
 
 def test_a_contract_with_a_rule_that_no_write_can_check_is_refused_whole(tmp_path: Path) -> None:
