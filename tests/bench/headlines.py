@@ -1,20 +1,21 @@
-"""The table of the README and the picture "speed beside peers", both made from the files in docs/benchmarks.
+"""The README's table and its two pictures, made from the files in docs/benchmarks: speed beside peers, cost of growth.
 
 - A row stands here only if its file was measured: a contest that has not run has no row.
 - A contest's row shows the fastest of the other systems, and how many times better Lakestore is.
-- `python -m tests.bench.report` writes both; a test compares them with the files.
+- Both numbers of a ratio are of one run.
+- `python -m tests.bench.report` writes all; a test compares them with the files.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
+
+from tests.bench import dots
 
 ROOT = Path(__file__).parents[2]
-README, PICTURE = ROOT / "README.md", ROOT / "docs" / "img" / "peers.svg"
+README, IMAGES = ROOT / "README.md", ROOT / "docs" / "img"
 BEGIN, END = "<!-- headlines -->", "<!-- end of headlines -->"
 CONTESTS: Mapping[str, Sequence[str]] = {
     "Append to a log": ("rows of random bytes",),
@@ -41,12 +42,29 @@ FIGURES: Mapping[str, Sequence[str]] = {
 }
 """Title of a table of Lakestore alone to the figures that the README shows."""
 _HEAD = ("| work | Lakestore | the fastest other system | times better |", "|---|---|---|---|")
-_LEFT, _WIDTH, _LINE, _TOP = 330, 900, 20, 60
-_COLORS = ("#3182bd", "#e6550d", "#31a354", "#756bb1", "#d6a500", "#c51b8a", "#636363", "#17a2b8")
-_STYLE = (
-    "text{font:12px system-ui,sans-serif;fill:#333}.s{fill:#777;font-size:11px}.l{stroke:#ccc}.one{stroke:#333}"
-    "@media(prefers-color-scheme:dark){text{fill:#ddd}.s{fill:#aaa}.l{stroke:#555}.one{stroke:#ddd}}"
-)
+GROWTH: Mapping[str, tuple[str, str, str]] = {
+    "the last 50 of 500 commits over the first 50": (
+        "Cost of a commit over 500 commits",
+        "the last tenth, median",
+        "the first tenth, median",
+    ),
+    "100 k changes into 10 M rows over into 1 M rows": (
+        "Changes into a lake",
+        "100 k rows into 10 M, in the lake",
+        "100 k rows into 1 M, in the lake",
+    ),
+    "a scan after ten rounds of changes over before": (
+        "Rounds of changes and the scan afterwards",
+        "scan afterwards",
+        "scan before",
+    ),
+    "the last 5 of 20 batches of upserts over all": (
+        "Streaming upserts into a lake",
+        "the last five batches",
+        "a batch until the lake has it",
+    ),
+}
+"""Lines of the picture of growth: title of a contest, and the two measures whose medians are divided."""
 
 
 def readme(text: str, tables: Sequence[Mapping[str, Any]]) -> str:
@@ -56,12 +74,29 @@ def readme(text: str, tables: Sequence[Mapping[str, Any]]) -> str:
     return f"{head}{BEGIN}\n" + "\n".join((*_HEAD, *_lines(tables))) + f"\n{END}{tail}"
 
 
-def picture(tables: Sequence[Mapping[str, Any]]) -> str:
-    """The picture as SVG: for each measure a dot for each other system, by how many times better Lakestore is."""
-    rows = [(_label(title, row), _ratios(row)) for title, row in _rows(tables) if _ratios(row)]
-    names = sorted({name for _, ratios in rows for name in ratios})
-    colors = {name: _COLORS[number % len(_COLORS)] for number, name in enumerate(names)}
-    return "\n".join(_svg(rows, colors)) + "\n"
+def pictures(tables: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The pictures as SVG by the names of their files in `IMAGES`."""
+    speed = [(_label(title, row), _ratios(row)) for title, row in _rows(tables) if _ratios(row)]
+    return {
+        "peers.svg": dots.picture(
+            "Speed beside peers",
+            "How many times better Lakestore is: right of 1x it is ahead, left of 1x behind",
+            speed,
+        ),
+        "growth.svg": dots.picture(
+            "Cost as a table grows",
+            "How many times as long the later or larger work takes: 1x if the cost does not grow, right of it worse",
+            [(label, ratios) for label, ratios in _growth(tables) if ratios],
+        ),
+    }
+
+
+def _growth(tables: Sequence[Mapping[str, Any]]) -> Iterator[dots.Row]:
+    known = {table["title"]: table["contest"]["rows"] for table in tables if "contest" in table}
+    for label, (title, late, early) in GROWTH.items():
+        rows = {row["name"]: row["values"] for row in known.get(title, ())}
+        last, first = rows.get(late, {}), rows.get(early, {})
+        yield label, {name: last[name]["median"] / first[name]["median"] for name in last if name in first}
 
 
 def _rows(tables: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -97,33 +132,3 @@ def _lines(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _value(row: Mapping[str, Any], value: Mapping[str, Any]) -> str:
     return f"{value['median']:,.{row['digits']}f} {row['unit']}"
-
-
-def _svg(rows: Sequence[tuple[str, Mapping[str, float]]], colors: Mapping[str, str]) -> Iterator[str]:
-    height, span = _TOP + _LINE * len(rows) + 30, [ratio for _, ratios in rows for ratio in ratios.values()]
-    low = min((math.floor(math.log10(min(span, default=1.0))), -1))
-    high = max((math.ceil(math.log10(max(span, default=1.0))), 1))
-
-    def place(ratio: float) -> float:
-        return _LEFT + (math.log10(ratio) - low) / (high - low) * (_WIDTH - _LEFT - 30)
-
-    yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
-        ' role="img" aria-label="Speed beside peers">'
-    )
-    yield f"<title>Speed beside peers</title><style>{_STYLE}</style>"
-    yield '<text x="10" y="20">How many times better Lakestore is: right of 1x it is ahead, left of 1x behind</text>'
-    for number, (name, color) in enumerate(colors.items()):
-        left = 10 + number * (_WIDTH - 20) // max(len(colors), 1)
-        yield f'<circle cx="{left + 5}" cy="36" r="5" fill="{color}"/>'
-        yield f'<text x="{left + 14}" y="40">{escape(name)}</text>'
-    for power in range(low, high + 1):
-        x, kind = place(10.0**power), "l" if power else "one"
-        yield f'<path d="M{x:.1f} {_TOP - 8}V{height - 26}" class="{kind}"/>'
-        yield f'<text x="{x:.1f}" y="{height - 10}" class="s" text-anchor="middle">{10.0**power:g}x</text>'
-    for number, (label, ratios) in enumerate(rows):
-        y = _TOP + _LINE * number + 6
-        yield f'<text x="{_LEFT - 12}" y="{y + 4}" text-anchor="end" class="s">{escape(label)}</text>'
-        for name, ratio in ratios.items():
-            yield f'<circle cx="{place(ratio):.1f}" cy="{y}" r="5" fill="{colors[name]}" fill-opacity="0.8"/>'
-    yield "</svg>"

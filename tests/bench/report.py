@@ -139,11 +139,12 @@ def write(title: str, run: Run, content: Mapping[str, Any]) -> None:
 
 
 def refresh() -> None:
-    """Write the tables of docs/benchmarks.md and README.md and the picture: `python -m tests.bench.report`."""
+    """Write the tables of docs/benchmarks.md and README.md and the pictures: `python -m tests.bench.report`."""
     known = tables()
     PAGE.write_text(page.text(PAGE.read_text(), known))
     headlines.README.write_text(headlines.readme(headlines.README.read_text(), known))
-    headlines.PICTURE.write_text(headlines.picture(known))
+    for name, picture in headlines.pictures(known).items():
+        (headlines.IMAGES / name).write_text(picture)
 
 
 def table(title: str, run: Run, content: Mapping[str, Any]) -> dict[str, Any]:

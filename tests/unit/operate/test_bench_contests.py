@@ -13,12 +13,13 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
 
 from lakestore.errors import Unavailable
-from tests.bench import headlines, page, report
+from tests.bench import dots, headlines, page, report
 from tests.bench.__main__ import GROUPS
 from tests.bench.peers import __main__ as command
 from tests.bench.peers import contest
@@ -124,7 +125,7 @@ def test_a_run_replaces_its_whole_table_and_leaves_the_others(tmp_path: Path, mo
     monkeypatch.setattr(report, "PAGE", tmp_path / "benchmarks.md")
     monkeypatch.setattr(report, "_pace", lambda: PACE)
     monkeypatch.setattr(headlines, "README", tmp_path / "README.md")
-    monkeypatch.setattr(headlines, "PICTURE", tmp_path / "peers.svg")
+    monkeypatch.setattr(headlines, "IMAGES", tmp_path)
     headlines.README.write_text(f"{headlines.BEGIN}\n{headlines.END}\n")
     report.PAGE.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
     report.FOLDER.mkdir()
@@ -162,13 +163,17 @@ def test_the_page_of_this_checkout_is_made_of_its_files() -> None:
         assert len({figure["name"] for figure in table.get("figures", ())}) == len(table.get("figures", ()))
 
 
-def test_the_readme_and_the_picture_show_what_the_files_have_and_nothing_else() -> None:
+def test_the_readme_and_the_pictures_show_what_the_files_have_and_nothing_else() -> None:
     said = headlines.README.read_text()
     assert headlines.readme(said, report.tables()) == said, "run `python -m tests.bench.report`"
-    assert headlines.PICTURE.read_text() == headlines.picture(report.tables()), "run `python -m tests.bench.report`"
+    for name, picture in headlines.pictures(report.tables()).items():
+        assert (headlines.IMAGES / name).read_text() == picture, "run `python -m tests.bench.report`"
+        assert f"docs/img/{name}" in said
+        ElementTree.fromstring(picture)
     assert headlines.readme(f"{headlines.BEGIN}{headlines.END}", []).count("\n| ") == 1, "the head alone"
     measures = {each.title: [one.name for one in each.measures] for each in map(command.workload, command.NAMES)}
-    for title, names in headlines.CONTESTS.items():
+    growth = [(title, pair) for title, *pair in headlines.GROWTH.values()]
+    for title, names in (*headlines.CONTESTS.items(), *growth):
         assert set(names) <= set(measures[title]), title
 
 
@@ -179,7 +184,20 @@ def test_a_row_of_the_readme_has_the_fastest_other_system(tmp_path: Path, monkey
         table["contest"]["rows"][1]["values"][name]["ratio"] = ratio
     said = headlines.readme(f"{headlines.BEGIN}{headlines.END}", [table])
     assert "| Work: time | 20.0 ms | theirs: 5.0 ms | 0.50x |" in said
-    assert headlines.picture([table]).count("<circle") == 4, "two systems in the legend and two dots"
+    assert headlines.pictures([table])["peers.svg"].count("<circle") == 4, "two systems in the legend and two dots"
+
+
+def test_the_picture_of_growth_divides_two_medians_of_each_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        headlines, "GROWTH", {"late over early": ("Work", "rate", "time"), "not run": ("None", "a", "b")}
+    )
+    table = report.table("Work", RUN, {"contest": outcome(tmp_path, contestant("theirs"), contestant("slow"))})
+    shown: list[dots.Row] = []
+    monkeypatch.setattr(dots, "picture", lambda _, __, rows: shown.extend(rows))
+    headlines.pictures([table])
+    assert shown == [("late over early", {"ours": 10.0, "theirs": 10.0})], "slow has no time"
 
 
 def test_a_workload_that_breaks_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
