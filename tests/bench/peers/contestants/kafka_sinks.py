@@ -42,6 +42,14 @@ SINK_JARS = (
     "org.apache.hadoop:hadoop-client-api:3.4.1",
     "org.apache.hadoop:hadoop-client-runtime:3.4.1",
 )
+SPARK_KAFKA = "4.1.1"
+SPARK_JARS = (
+    f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_KAFKA}",
+    f"org.apache.spark:spark-token-provider-kafka-0-10_2.13:{SPARK_KAFKA}",
+    "org.apache.kafka:kafka-clients:3.9.1",
+    "org.apache.commons:commons-pool2:2.12.1",
+)
+"""Spark's source for Kafka. Maven Central has no build of it for Spark 4.1.4; this one is for an earlier 4.1."""
 TRIGGER = Setting("trigger", "processingTime 1 second", "Iceberg's page of streaming advises a minute: this is for lag")
 COMMITS = Setting("iceberg.control.commit.interval-ms", "1000", "Iceberg's page of the sink: 300,000; this is for lag")
 TASKS = Setting("tasks.max", str(PARTITIONS), "as many as partitions")
@@ -147,6 +155,12 @@ class PlainTables(Source):
 class SparkJob(PlainTables):
     """A streaming query of Spark from the topic into an Iceberg table."""
 
+    def __init__(self, broker: PeerBroker, folder: Path, catalog: str, jars: Path) -> None:
+        """`jars` is the folder with Spark's source for Kafka, which no other session loads."""
+        super().__init__(broker, folder, catalog)
+        for jar in sorted(jars.glob("*.jar")):
+            self.spark.sql(f"ADD JAR '{jar}'")
+
     @contextmanager
     def running(self, topic: str, table: str) -> Iterator[None]:
         """Take the topic into a table in the block."""
@@ -199,14 +213,12 @@ class ConnectSink(PlainTables):
 
 @contextmanager
 def _bridge(folder: Path) -> Iterator[Bridge]:
-    source = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{spark_iceberg.spark_version()}"
-    conf = {one.name: one.value for one in spark_iceberg.SPARK} | {"spark.jars.packages": f"{RUNTIME},{source}"}
     with (
         PeerBroker(folder / "kafka", {}) as broker,
         ServerProcess(folder / "lake") as server,
         lakestore.connect(server.address) as lake,
     ):
-        spark = session(server.address, conf=conf)
+        spark = session(server.address, conf={one.name: one.value for one in spark_iceberg.SPARK})
         try:
             yield Bridge(broker, folder, server, lake, spark)
         finally:
@@ -215,8 +227,9 @@ def _bridge(folder: Path) -> Iterator[Bridge]:
 
 @contextmanager
 def _spark_job(folder: Path) -> Iterator[SparkJob]:
+    jars = fetch("spark-kafka", SPARK_KAFKA, SPARK_JARS, transitive=False)
     with PeerBroker(folder / "kafka", {}) as broker:
-        yield SparkJob(broker, folder, "streamed")
+        yield SparkJob(broker, folder, "streamed", jars)
 
 
 @contextmanager
@@ -231,12 +244,12 @@ LAKESTORE = Contestant(
     "Lakestore",
     RELEASE,
     _bridge,
-    "A record is readable when its commit is synced to the disk. The tierer writes files without fsync.",
+    "A record is readable when its commit is synced to the disk. The catalog syncs a file before it names it.",
     spark_iceberg.SPARK,
 )
 SPARK = Contestant(
     "Spark streaming job",
-    f"Iceberg {ICEBERG} on Spark {spark_iceberg.spark_version()}",
+    f"Iceberg {ICEBERG} on Spark {spark_iceberg.spark_version()}, source for Kafka {SPARK_KAFKA}",
     _spark_job,
     NOT_SYNCED,
     (*spark_iceberg.SPARK, TRIGGER),
