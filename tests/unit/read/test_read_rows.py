@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lakestore.limits import Limits
+from lakestore.rows import ipc
 from lakestore_server.read import rows as reads
 from tests.support.served import Served
 
@@ -29,3 +30,13 @@ def _wide_rows_come_in_pieces(served: Served) -> None:
     assert resumed == [row for b in batches[3:] for row in b.table["id"].to_pylist()]
     assert table.scan().to_arrow().num_rows == 100
     assert [p.num_rows for p in reads.bounded(pa.record_batch({"v": ["x" * 5000]}))] == [1]
+
+
+def test_small_batches_of_a_message_are_sent_as_one() -> None:
+    small = [pa.record_batch([[number], [None]], schema=SCHEMA) for number in range(100)]
+    [message] = reads.messages(small, Limits())
+    [batch] = ipc.decode_server_rows(message.rows, crc=message.crc32c)
+    assert batch.column("id").to_pylist() == list(range(100))
+    large = [pa.record_batch([range(5_000), [""] * 5_000], schema=SCHEMA)] * 2
+    [message] = reads.messages(large, Limits())
+    assert len(ipc.decode_server_rows(message.rows, crc=message.crc32c)) == 2, "a copy would cost more than it saves"
