@@ -29,7 +29,7 @@ from lakestore.model.token import Token
 from lakestore.release import needs_extra
 from lakestore.rows import literals, pushdown
 from lakestore.rows.literals import short
-from lakestore.union import old_names, sql_gate, sql_origins, sql_parameters, sql_text
+from lakestore.union import databases, old_names, sql_gate, sql_origins, sql_parameters, sql_text
 from lakestore.union.cut import Source, opened
 from lakestore.union.explanation import Explanation
 from lakestore.union.plain_scan import PlainScan
@@ -640,18 +640,20 @@ def _started(
     spelling: old_names.Spelling,
     take: _Take[_Taken],
 ) -> _Taken:
-    """The value of `take` for the result. `request.held` closes the connection, or this function if it fails."""
+    """The value of `take` for the result. `request.held` releases the database, or this function if it fails."""
     engine, query, failures = request.engine, request.query, request.failures
-    connection = engine.connect(config=settings)
+    kind = databases.Kind(tuple(sorted(settings.items())), query.zone, query.is_lossless)
     asked_to_stop = threading.Event()
-
-    def stop() -> None:
-        asked_to_stop.set()
-        connection.interrupt()
-
     with ExitStack() as failing:
-        failing.callback(connection.close)
         try:
+            database = databases.idle_or_new(engine, kind)
+            failing.callback(_release, database, request, tables)
+            connection = database.connection
+
+            def stop() -> None:
+                asked_to_stop.set()
+                connection.interrupt()
+
             _prepare(connection, request, tables, spelling)
             if query.started is not None:
                 query.started(stop)
@@ -673,10 +675,7 @@ def _started(
 
 
 def _prepare(connection: Any, request: _Request, tables: Mapping[str, Rows], spelling: old_names.Spelling) -> None:
-    """Lock the connection and register the tables."""
-    connection.execute(f"SET TimeZone = {literals.text_literal(request.query.zone)}")
-    if request.query.is_lossless:
-        connection.execute("SET arrow_lossless_conversion = true")
+    """Register the tables, and everything that the text needs beside them. `_release` drops it."""
     declare(connection, request.declared)
     extra = request.query.extra
     if any(map(_dictionaries, extra.relations.values())):
@@ -686,13 +685,23 @@ def _prepare(connection: Any, request: _Request, tables: Mapping[str, Rows], spe
         _register_relation(connection, name, f"{SYSTEM_PREFIX}lakestore_relation_{number}", relation)
     for macro in extra.macros:
         connection.execute(macro)  # after the relations: DuckDB binds a macro when it is created
-    connection.execute("SET lock_configuration = true")
     for number, (name, rows) in enumerate(tables.items()):
         alias = f"{SYSTEM_PREFIX}lakestore_{number}"
         _register(connection, name, alias, rows, spelling.get(name, {}))
     for alias, name in request.aliases.items():
         database, short = name.split(".")
         connection.execute(f"CREATE VIEW {quoted(alias)} AS FROM {CATALOG}.{quoted(database)}.{quoted(short)}")
+
+
+def _release(database: databases.Database, request: _Request, tables: Mapping[str, Rows]) -> None:
+    """Give the database back, without the views of `_prepare`. One with relations, macros or tables is closed."""
+    extra = request.query.extra
+    if request.declared or extra.relations or extra.macros or request.query.external_access:
+        database.close()
+        return
+    schemas = {name.split(".")[0] for name in tables}
+    drops = [f"DROP VIEW IF EXISTS {quoted(alias)}" for alias in request.aliases]
+    database.give_back([*drops, *(f"DROP SCHEMA IF EXISTS {CATALOG}.{quoted(name)} CASCADE" for name in schemas)])
 
 
 def _engine_errors(engine: Any) -> tuple[type[Exception], ...]:

@@ -1,0 +1,91 @@
+"""A query gets the database of an earlier one, and nothing of what that query had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from lakestore.client.connection import Connection
+from lakestore.errors import Invalid
+from lakestore.union import databases, sql
+from tests.support.served import Served
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Served(tmp_path_factory.mktemp("databases") / "data") as served:
+        for name, rows in {"a.one": 1, "b.two": 2}.items():
+            served.lake.create_table(name, SCHEMA).append([{"id": number} for number in range(rows)])
+        yield served
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The settings of each database that DuckDB makes from here on; no idle one is there."""
+    sql.preload()  # the parser has a database of its own
+    calls: list[Any] = []
+    connect = duckdb.connect
+
+    def noted(*args: Any, **options: Any) -> Any:
+        calls.append(options)
+        return connect(*args, **options)
+
+    monkeypatch.setattr(databases, "_IDLE", {})
+    monkeypatch.setattr(duckdb, "connect", noted)
+    return calls
+
+
+def summed(served: Served, table: str, **options: Any) -> list[dict[str, Any]]:
+    query, transport = sql.Query(f"SELECT sum(id) + 1 AS s FROM {table}", **options), served.lake.transport
+    return sql.run(transport, query, Connection(transport).all).to_pylist()
+
+
+def test_the_next_query_gets_the_database_without_the_names_of_the_last(served: Served, made: list[Any]) -> None:
+    for _ in range(2):
+        assert summed(served, "a.one") == [{"s": 1}]
+        assert summed(served, "two", search_path=("b",)) == [{"s": 2}]
+    assert len(made) == 1
+    [[idle]] = databases._IDLE.values()
+    for catalog in ("duckdb_views()", "duckdb_schemas()"):
+        assert idle.connection.execute(f"SELECT * FROM {catalog} WHERE NOT internal").fetchall() == []
+
+
+def test_other_settings_need_another_database(served: Served, made: list[Any]) -> None:
+    noon = "SELECT TIMESTAMPTZ '2026-01-01 12:00:00+00'::VARCHAR AS t FROM a.one"
+    for zone, shown in {"UTC": "2026-01-01 12:00:00+00", "Asia/Tokyo": "2026-01-01 21:00:00+09"}.items():
+        for _ in range(2):
+            assert sql.run(served.lake.transport, sql.Query(noon, zone=zone)).to_pylist() == [{"t": shown}]
+    assert len(made) == 2
+    summed(served, "a.one", bounds=sql.Bounds(1 << 26))
+    assert len(made) == 3
+    assert [len(idle) for idle in databases._IDLE.values()] == [databases.IDLE_MAX], "the oldest is closed"
+
+
+def test_a_query_that_fails_or_is_left_gives_its_database_back(served: Served, made: list[Any]) -> None:
+    for _ in range(2):
+        with pytest.raises(Invalid, match="Conversion"):
+            sql.run(served.lake.transport, "SELECT ('x' || id)::INT FROM a.one")
+        with sql.stream(served.lake.transport, "SELECT b.id + i FROM b.two b, range(100_000) r(i)") as rows:
+            next(rows.batches)
+    assert len(made) == 1
+
+
+def test_queries_at_the_same_time_have_databases_of_their_own(served: Served, made: list[Any]) -> None:
+    with sql.stream(served.lake.transport, "SELECT sum(id) FROM b.two") as rows:
+        assert summed(served, "a.one") == [{"s": 1}]
+        assert [batch.num_rows for batch in rows.batches] == [1]
+    assert len(made) == 2
+
+
+def test_a_database_that_refuses_the_drop_is_closed(served: Served, made: list[Any]) -> None:
+    database = databases.idle_or_new(duckdb, databases.Kind((), "UTC", is_lossless=False))
+    database.give_back(["DROP SCHEMA memory.main"])
+    assert not any(databases._IDLE.values())
+    with pytest.raises(duckdb.ConnectionException):
+        database.connection.execute("SELECT 1")
