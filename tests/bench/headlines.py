@@ -58,9 +58,9 @@ GROWTH: Mapping[str, tuple[str, str, str]] = {
         "scan afterwards",
         "scan before",
     ),
-    "the last 5 of 20 batches of upserts over all": (
+    "the last 3 of 12 batches of upserts over all": (
         "Streaming upserts into a lake",
-        "the last five batches",
+        "the last three batches",
         "a batch until the lake has it",
     ),
 }

@@ -13,8 +13,8 @@ from tests.bench.peers.contest import LESS, Measure, Workload
 from tests.bench.peers.contestants import lakestore_lake, spark_iceberg
 from tests.bench.peers.order_changes import OrderLake, OrderTable
 
-ROWS, CHANGED, BATCHES, PART = MILLION, 20_000, 20, 5
-READABLE, BATCH, LATE = "a batch until it is readable", "a batch until the lake has it", "the last five batches"
+ROWS, CHANGED, BATCHES, PART = MILLION, 20_000, 12, 3
+READABLE, BATCH, LATE = "a batch until it is readable", "a batch until the lake has it", "the last three batches"
 MEMORY = "growth of Spark's heap, after a collection"
 CAUSE = "A round runs several jobs of Spark for one batch, and compacts within some rounds."
 
