@@ -16,6 +16,7 @@ THREADS = {
     "server/lakestore_server/host/supervisor.py",
     "server/lakestore_server/host/worker.py",
     "server/lakestore_server/host/workers.py",
+    "server/lakestore_server/queries/memory_watch.py",  # of the same process: it looks at its memory
     "server/lakestore_server/queries/process.py",  # of a child process: it interrupts DuckDB
 }
 """Where the server begins threads: each of them tells when it ends, or ends the process."""

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -26,7 +25,7 @@ import pyarrow as pa
 from lakestore.client.calls import transport_of
 from lakestore.client.connection import Connection
 from lakestore.client.credentials import NOTHING
-from lakestore.errors import Invalid, Unavailable
+from lakestore.errors import Invalid, LimitReached
 from lakestore.iceberg import cache, places
 from lakestore.iceberg.sized_file import SizedFile
 from lakestore.model.table import Table
@@ -37,6 +36,7 @@ from lakestore.wire import pipe, rpc
 from lakestore.wire.pipe import Verb
 from lakestore_server.host import priority
 from lakestore_server.host.child import INTERRUPT, PartPieces
+from lakestore_server.queries.memory_watch import MemoryWatch, too_much
 from lakestore_server.queries.parameter import Parameter
 from lakestore_server.queries.postgres import carets, dialect, types
 from lakestore_server.queries.postgres.catalog import SERVER_ROLE, Session
@@ -108,13 +108,14 @@ class _PipedFile(SizedFile):
         return answer
 
 
-BESIDE_BYTES = 512 << 20
-"""Memory on top of twice DuckDB's limit: threads, and lake files that are being read."""
+BESIDE_PART_BYTES = 1 << 10
+"""Upper bound of a part's bytes before its rows."""
 CELL_CHARS_MAX = 1_000
 ANSWER_CHARS_MAX = 4 << 20
 _LATE_SECONDS = 10
 _REHEARSAL_BYTES = 256 << 20
-_TOO_MUCH = "the query needs more memory than it may take: ask for fewer rows or columns"
+_OUT_OF_MEMORY = "Out of Memory Error"
+"""The begin of DuckDB's sentence."""
 
 
 INTERRUPT_AGAIN_SECONDS = 0.05
@@ -138,6 +139,14 @@ class Interrupt:
         """DuckDB begins; `stop` interrupts it from any thread."""
         with self._lock:
             self._stop = stop
+
+    def ask(self) -> None:
+        """Interrupt the question under way from within this process."""
+        with self._lock:
+            self.is_asked = True
+            if self._stop is not None:
+                with suppress(sql.load_engine().Error):
+                    self._stop()
 
     def end(self) -> bool:
         """End a question: whether it was interrupted. A request that comes now would meet the next question, so the
@@ -221,13 +230,13 @@ def answered(wire: PipeWire, question: Question, bounds: Bounds) -> PartPieces:
             elif encoder is not None:
                 for number, data in encoder.parts(kept, PART_BYTES):
                     count += number
-                    yield Part.head(number), data
+                    yield Part.head(number), _sendable(memoryview(data))
             else:
                 for piece in _pieces(kept):
                     count += piece.num_rows
                     place = wire.received.place(piece)
                     head = Part.head(piece.num_rows, place)
-                    yield head if place.message else (head, memoryview(piece.serialize()))
+                    yield head if place.message else (head, _sendable(memoryview(piece.serialize())))
             if has_more or wire.interrupt.is_asked:
                 break
         if encoder is not None and (end := encoder.end()):
@@ -319,6 +328,14 @@ def _fitting(rows: json_texts.Cells, room: int) -> tuple[int, int]:
     return len(rows), room
 
 
+def _sendable(data: memoryview) -> memoryview:
+    """The bytes of a part. Raises `LimitReached` for a row that the server would not take."""
+    most = pipe.ASKED_BYTES_MAX - BESIDE_PART_BYTES
+    if data.nbytes > most:
+        raise LimitReached(f"a row has {data.nbytes:,} bytes, the most is {most:,}: ask for fewer or shorter columns")
+    return data
+
+
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """A batch in pieces of `PART_BYTES`, or of one row."""
     if batch.num_rows <= 1 or batch.nbytes <= PART_BYTES:
@@ -330,19 +347,12 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from _pieces(batch.slice(half))
 
 
-def _bound(bounds: Bounds) -> None:
+def _bound(bounds: Bounds, memory: MemoryWatch) -> None:
     """Limits that last as long as the process."""
-    most = _taken() + BESIDE_BYTES + 2 * bounds.memory_bytes
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    memory.bound(bounds.memory_bytes)
     for what in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
         resource.setrlimit(what, (0, 0))
     os.nice(priority.NICE)  # the share of a duty: commits come first, and people who wait before merges
-
-
-def _taken() -> int:
-    """Address space in use now. Libraries reserve much more than they use."""
-    file = Path("/proc/self/statm")
-    return int(file.read_text().split()[5]) * resource.getpagesize() if file.exists() else 1 << 30
 
 
 def _rehearse(parent: Parent, interrupt: Interrupt) -> None:
@@ -355,11 +365,20 @@ def _rehearse(parent: Parent, interrupt: Interrupt) -> None:
     interrupt.end()
 
 
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether Python, DuckDB or Arrow could not allocate something."""
+    cause = error.__cause__
+    if isinstance(error, MemoryError) or isinstance(cause, sql.load_engine().OutOfMemoryException):
+        return True
+    return isinstance(cause, OSError) and str(cause).startswith(_OUT_OF_MEMORY)  # while results are streamed
+
+
 def main(parent: Parent, confine: Callable[[], None]) -> None:
     """Answer questions until the server has no more; `confine` is called before the first text is read."""
     sql.preload()
     dialect.preload()
     is_confined, interrupt = False, Interrupt()
+    memory = MemoryWatch(interrupt.ask)
     _rehearse(parent, interrupt)
 
     def answer(verb: int, data: bytes) -> PartPieces:
@@ -367,29 +386,34 @@ def main(parent: Parent, confine: Callable[[], None]) -> None:
         question, bounds = Question.from_bytes(data)
         if not is_confined:
             parent.working()  # from now on the server may interrupt
-            _bound(bounds)
+            _bound(bounds, memory)
             confine()
             cache.use(cache.DerivedCache())  # of this process alone: the next principal's rights may be fewer
             is_confined = True
         signal.alarm(bounds.seconds + _LATE_SECONDS)
         wire = PipeWire(parent, pb.HelloAnswer.FromString(bytes.fromhex(bounds.hello)), interrupt)
         places.use(PipedFiles(wire.exchange))
+        memory.begin()
         try:
             if verb == Ask.DESCRIBE:
                 end = described(wire, question, bounds)
             else:
                 end = yield from answered(wire, question, bounds)
-        except MemoryError:
-            interrupt.end()
-            raise Unavailable(_TOO_MUCH) from None
-        except Exception:  # an interrupt makes errors of many kinds
-            if interrupt.end():
+        except Exception as error:  # an interrupt makes errors of many kinds
+            is_too_much = memory.end() or _is_out_of_memory(error)
+            was_interrupted = interrupt.end()
+            if is_too_much:
+                raise too_much() from None
+            if was_interrupted:
                 return INTERRUPTED
             raise
         finally:
             wire.close()
             signal.alarm(0)
-        return INTERRUPTED if interrupt.end() else end
+        is_too_much, was_interrupted = memory.end(), interrupt.end()
+        if is_too_much:
+            raise too_much()
+        return INTERRUPTED if was_interrupted else end
 
     while parent.reply(answer):
         pa.default_memory_pool().release_unused()

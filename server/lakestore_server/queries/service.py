@@ -74,6 +74,8 @@ GRACE_SECONDS = 5.0
 IDLE_BYTES = 512 << 20
 """A process that keeps more memory than this, and `query_bytes`, behind a question is not used again."""
 GOING_DOWN = "the server is going down"
+PROCESS_ENDED = "the query's process has ended: it may have needed more memory than it may take"
+"""The error for a process that has ended without a signal. It ends so if a question does not give its memory back."""
 _SIGNALS = {
     "SIGKILL": "it may have needed more memory than it may take",
     "SIGALRM": "it took too long",
@@ -612,7 +614,7 @@ class QueryRun:
         if self._why:
             return Cancelled(f"the query was ended: {self._why}")
         if not signal:
-            return Unavailable("the query's process has ended: it may have needed more memory than it may take")
+            return Unavailable(PROCESS_ENDED)
         why = _SIGNALS.get(signal, "its log line has the query")
         return Unavailable(f"the query's process has ended by {signal}: {why}")
 

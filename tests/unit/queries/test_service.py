@@ -13,8 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakestore.errors import Denied, Exhausted, Invalid, LakestoreError, NotAuthenticated, Unavailable
+from lakestore.errors import Denied, Exhausted, Invalid, LakestoreError, LimitReached, NotAuthenticated, Unavailable
 from lakestore.limits import Limits
+from lakestore_server.edge.postgres.sqlstates import OUT_OF_MEMORY, sqlstate_of
 from lakestore_server.host.child import Child
 from lakestore_server.queries import service as module
 from lakestore_server.queries.parameter import Parameter
@@ -300,6 +301,44 @@ def test_an_error_of_a_text_leaves_the_process(served: Served, service: QuerySer
             rows(asked, text)
     with pytest.raises(LakestoreError):
         rows(asked, "SELECT * FROM secret.pay")
+    assert [each.child.pid for each in service.pool._idle] == [process]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT list(range) AS many FROM range(100000000)",  # DuckDB counts its memory
+        "SELECT length(repeat('a', 900000000)) AS n",  # DuckDB counts no constant
+        "SELECT repeat('a', 20000000) || range AS long FROM range(1000)",  # and no long texts
+    ],
+)
+def test_a_question_beyond_its_memory_is_an_error_that_names_memory(served: Served, text: str) -> None:
+    asked = session(served)
+    for _ in range(2):
+        with pytest.raises(LakestoreError) as error:
+            rows(asked, text)
+        assert sqlstate_of(error.value) == OUT_OF_MEMORY
+        assert rows(asked, "SELECT 7 AS n") == [{"n": 7}]
+
+
+def test_a_question_beyond_its_memory_leaves_its_process(served: Served, service: QueryService) -> None:
+    asked = session(served)
+    rows(asked, "SELECT 1 AS n")
+    (process,) = [each.child.pid for each in service.pool._idle]
+    with pytest.raises(LimitReached, match="more memory than it may take"):
+        rows(asked, "SELECT list(range) AS many FROM range(100000000)")
+    assert [each.child.pid for each in service.pool._idle] == [process]
+
+
+@pytest.mark.parametrize("form", [Form.ARROW, Form.ROWS])
+def test_a_row_that_is_longer_than_a_part_leaves_the_process(served: Served, service: QueryService, form: Form) -> None:
+    asked = session(served)
+    rows(asked, "SELECT 1 AS n")
+    (process,) = [each.child.pid for each in service.pool._idle]
+    question = Question("SELECT repeat('a', 68000000) AS long", form=form)
+    with pytest.raises(LimitReached, match=r"a row has 68,000,\d+ bytes, the most is 67,107,840"):
+        with asked.run(question) as answer:
+            list(answer.parts())
     assert [each.child.pid for each in service.pool._idle] == [process]
 
 

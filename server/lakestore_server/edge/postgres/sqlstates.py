@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from lakestore import errors
 from lakestore.errors import LakestoreError
+from lakestore_server.queries.memory_watch import TOO_MUCH
 from lakestore_server.queries.question import Cancelled
+from lakestore_server.queries.service import PROCESS_ENDED
 
 PROTOCOL_VIOLATION = "08P01"
 SYNTAX_ERROR = "42601"
@@ -119,6 +121,7 @@ _OF_SENTENCES: Sequence[tuple[str, str]] = (
 )
 """Parts of sentences of `Invalid` and `NotFound` by which a query process tells more than its class does."""
 _PROCESS_ENDED = "the query's process has ended"
+_NO_MEMORY = (TOO_MUCH, PROCESS_ENDED)
 
 
 class SqlError(LakestoreError):
@@ -153,6 +156,8 @@ def sqlstate_of(error: LakestoreError) -> str:
         code = next((code for part, code in _OF_SENTENCES if part in error.message), "")
         if code:
             return code
+    if error.message in _NO_MEMORY:
+        return OUT_OF_MEMORY
     if error.message.startswith(_PROCESS_ENDED):
         return "58000"
     return next((_OF_KINDS[kind] for kind in type(error).__mro__ if kind in _OF_KINDS), "XX000")
