@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import duckdb
@@ -28,8 +28,17 @@ _FORM = re.compile(r"(?:^CREATE MACRO \S+?|, )\((?:\w+(?: [A-Z]+)?(?:, )?)*\) AS
 """The parameters of one form of a macro."""
 
 
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    """The tables of the texts, for tests that only read."""
+    with Served(tmp_path_factory.mktemp("dialect")) as served:
+        make_tables(served.lake)
+        yield served.lake
+
+
 @pytest.fixture
-def lake(served: Served) -> Lake:
+def own_lake(served: Served) -> Lake:
+    """The same for one test, which changes them."""
     make_tables(served.lake)
     return served.lake
 
@@ -226,25 +235,25 @@ def test_oids_follow_from_numbers_and_names_and_never_collide(monkeypatch: pytes
     assert max(found) < 1 << 31
 
 
-def test_attnum_is_the_id_of_a_column_and_survives_a_rename(lake: Lake) -> None:
+def test_attnum_is_the_id_of_a_column_and_survives_a_rename(own_lake: Lake) -> None:
     query = "SELECT attname, attnum FROM pg_attribute WHERE attrelid = 'orders'::regclass ORDER BY attnum"
-    before = answer(lake, query).to_pylist()
-    lake.table("shop.orders").alter(rename={"customer": "buyer"})
-    after = answer(lake, query).to_pylist()
+    before = answer(own_lake, query).to_pylist()
+    own_lake.table("shop.orders").alter(rename={"customer": "buyer"})
+    after = answer(own_lake, query).to_pylist()
     assert [row["attnum"] for row in after] == [row["attnum"] for row in before]
     assert [row["attname"] for row in after][1] == "buyer"
 
 
-def test_rows_of_the_lake_are_read_under_postgres_names_of_columns(lake: Lake) -> None:
-    lake.table("shop.orders").upsert([{"order_id": number, "customer": "x"} for number in range(3)])
+def test_rows_of_the_lake_are_read_under_postgres_names_of_columns(own_lake: Lake) -> None:
+    own_lake.table("shop.orders").upsert([{"order_id": number, "customer": "x"} for number in range(3)])
     found = answer(
-        lake, "SELECT count(*), max(order_id)::text, order_id / 2 FROM Orders GROUP BY order_id / 2 ORDER BY 3"
+        own_lake, "SELECT count(*), max(order_id)::text, order_id / 2 FROM Orders GROUP BY order_id / 2 ORDER BY 3"
     )
     assert found.column_names == ["count", "max", "?column?"]
     assert found.to_pylist()[0] == {"count": 2, "max": "1", "?column?": 0}
-    token = str(lake.snapshot().token)
-    lake.table("shop.orders").delete([{"order_id": 0}])
-    then = answer(lake, f"SELECT count(*) FROM shop.orders AT (TOKEN => '{token}') o WHERE o.customer ~ '^x$'")
+    token = str(own_lake.snapshot().token)
+    own_lake.table("shop.orders").delete([{"order_id": 0}])
+    then = answer(own_lake, f"SELECT count(*) FROM shop.orders AT (TOKEN => '{token}') o WHERE o.customer ~ '^x$'")
     assert then.to_pylist() == [{"count": 3}]
 
 
