@@ -134,6 +134,14 @@ class Access:
         principal = self._book.named(name)
         return self.is_open or (principal is not None and principal.may("read", table))
 
+    def readers(self) -> dict[str, tuple[str, ...]]:
+        """Principal to the patterns of the tables that it may read. On a server without principals `""`, everybody, may
+        read every table."""
+        if self.is_open:
+            return {"": (principals.EVERYTHING,)}
+        found = {name: self._book.named(name) for name in self._book}
+        return {name: each.patterns("read") for name, each in found.items() if each is not None}
+
     def principals(self) -> Sequence[str]:
         return list(self._book)
 

@@ -275,7 +275,9 @@ def _query(question: Question, bounds: Bounds, tables: Callable[[], Sequence[Tab
     given, text, extra, search_path = question.parameters, question.text, sql.Extra(), question.search_path
     if question.dialect is Dialect.POSTGRES:
         user = question.user or SERVER_ROLE
-        session = Session(user, question.database, question.search_path, readable=tuple(bounds.readable))
+        session = Session(
+            user, question.database, question.search_path, readable=tuple(bounds.readable), readers=bounds.readers
+        )
         text, extra = dialect.translated(sql.load_engine(), question.text, tables, session)
         search_path = ()  # the translation has looked the names up
     rows_max = None if question.rows_max is None else question.rows_max + 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum, IntEnum
 from typing import Any, Self
@@ -134,6 +135,8 @@ class Bounds:
     """A `HelloAnswer` in hexadecimal."""
     readable: tuple[str, ...] = ()
     """Patterns of the tables that the caller may read, for the catalog of Postgres. RPCs check rights themselves."""
+    readers: Mapping[str, Sequence[str]] | None = None
+    """The same for each principal, for a caller who may know it; `""` stands for everybody."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,10 @@ class Rpcs:
         """Changes whenever rights may have changed."""
         return self._admission.access.generation
 
+    def readers(self, caller: Caller) -> dict[str, tuple[str, ...]] | None:
+        """Principal to the patterns of the tables that it may read; None if the caller may not know."""
+        return self._admission.access.readers() if caller.principal.administers else None
+
     def begin(self, caller: Caller, name: str) -> RpcCall:
         """Begin a call of a viewer. Raises `Denied` if the viewer may not make this call at all."""
         return self._admission.known_call(self._methods[name].path, caller)
@@ -107,6 +111,11 @@ class Reads:
     def readable(self) -> tuple[str, ...]:
         """Patterns of the tables that the caller may read."""
         return self._calls["", ""].principal.patterns("read")
+
+    @property
+    def readers(self) -> dict[str, tuple[str, ...]] | None:
+        """Principal to the patterns of the tables that it may read; None if the caller may not know."""
+        return self._rpcs.readers(self._caller)
 
     def read(self, name: str, data: bytes) -> bytes:
         """Make a call of the query: request bytes in, answer bytes out."""

@@ -47,6 +47,7 @@ from lakestore_server.queries.question import (
     Bounds,
     Cancelled,
     Description,
+    Dialect,
     Figures,
     Head,
     Part,
@@ -567,7 +568,8 @@ class QueryRun:
         hello = pb.HelloAnswer(release=RELEASE, protocol_min=rpc.PROTOCOL_MIN, protocol=rpc.PROTOCOL)
         hello.message_bytes = limits.message_bytes
         said = hello.SerializeToString().hex()
-        return Bounds(limits.query_seconds, limits.query_bytes, said, self.reads.readable)
+        readers = self.reads.readers if self._question.dialect is Dialect.POSTGRES else None
+        return Bounds(limits.query_seconds, limits.query_bytes, said, self.reads.readable, readers)
 
     def _serve(self, verb: int, question: bytes) -> list[bytes]:
         answer = self._answer_to(Verb(verb), question)

@@ -195,6 +195,41 @@ def test_privileges_are_the_callers_right_to_read(lake: Lake, call: str, value: 
     assert found["found"].to_pylist() == [value]
 
 
+def test_an_administrator_is_told_the_rights_of_every_principal(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers = {"ann": ("*",), "bob": ("shop.*", "x.y"), "eve": ("crm.people",), "nil": ()}
+    text = (
+        "SELECT rolname, has_table_privilege(rolname, c.oid, 'select') AS may, has_any_column_privilege(r.oid, c.oid,"
+        " 'select') AS some FROM pg_roles r, pg_class c WHERE c.relname = 'orders' AND relkind = 'r' ORDER BY 1"
+    )
+    found = answer(lake, text, replace(SESSION, readers=readers)).to_pydict()
+    told = dict(zip(found["rolname"], found["may"], strict=True))
+    assert {name: told[name] for name in ("ann", "bob", "eve", "nil", "lakestore")} == {
+        "ann": True,
+        "bob": True,
+        "eve": False,
+        "nil": False,
+        "lakestore": True,
+    }
+    assert found["some"] == found["may"]
+    calls = (
+        "has_table_privilege('bob', 'crm.people', 'select') AS a, has_column_privilege('eve', 'crm.people', 'name',"
+        " 'select') AS b, has_table_privilege('public', 'shop.orders', 'select') AS c,"
+        " has_table_privilege('nil', 'pg_class', 'select') AS d, has_table_privilege('bob', 99::oid, 'select') AS e"
+    )
+    (row,) = answer(lake, f"SELECT {calls}", replace(SESSION, readers=readers)).to_pylist()
+    assert list(row.values()) == [False, True, False, True, None]
+    with pytest.raises(LakestoreError, match='role "zoe" does not exist'):
+        answer(lake, "SELECT has_table_privilege('zoe', 'shop.orders', 'select')", replace(SESSION, readers=readers))
+    roles = {"lakestore": 10, "ann": 20_001, "team": 20_002}
+    monkeypatch.setattr(Catalog, "roles", property(lambda _: roles))
+    owner = "SELECT has_table_privilege('team', 'shop.orders', 'select') AS a"
+    assert answer(lake, owner, replace(SESSION, readers=readers))["a"].to_pylist() == [False]
+    with pytest.raises(LakestoreError, match='role "team" does not exist'):
+        answer(lake, owner)
+    anyone = "SELECT has_table_privilege('public', 'crm.people', 'select') AS a"
+    assert answer(lake, anyone, replace(SESSION, readers={"": ("*",)}))["a"].to_pylist() == [True]
+
+
 @pytest.mark.parametrize(
     ("call", "sqlstate"),
     [

@@ -19,7 +19,7 @@ from lakestore_server.edge.postgres.sqlstates import OUT_OF_MEMORY, sqlstate_of
 from lakestore_server.host.child import Child
 from lakestore_server.queries import service as module
 from lakestore_server.queries.parameter import Parameter
-from lakestore_server.queries.question import Cancelled, Form, Part, Question
+from lakestore_server.queries.question import Cancelled, Dialect, Form, Part, Question
 from lakestore_server.queries.service import QueryService, QuerySession
 from tests.support.rights import token_of, write_auth
 from tests.support.served import Served
@@ -393,6 +393,14 @@ def test_parameters_are_described_and_typed(served: Served) -> None:
     given = Parameter(pa.int64(), 3), Parameter(pa.int64(), 5)
     question = Question("SELECT name FROM orders WHERE id = $1 LIMIT $2", given, search_path=("shop",))
     assert rows(asked, question) == [{"name": "order 3"}]
+
+
+def test_an_administrator_is_told_what_others_may_read(served: Served) -> None:
+    text = "SELECT has_table_privilege('bob', 'shop.orders', 'select') AS a, has_table_privilege('ann', 'shop.orders',"
+    asked = Question(f"{text} 'insert') AS b", dialect=Dialect.POSTGRES, user="root")
+    assert rows(session(served, "root"), asked) == [{"a": True, "b": False}]
+    with pytest.raises(LakestoreError, match='role "bob" does not exist'):
+        rows(session(served, "ann"), replace(asked, user="ann"))
 
 
 def test_rows_leave_as_bytes_of_postgres(served: Served) -> None:

@@ -57,6 +57,8 @@ class Session:
     """The number that BackendKeyData gave to the connection."""
     readable: tuple[str, ...] = ("*",)
     """Patterns of the tables that the user may read; the catalog also lists tables on which he has another right."""
+    readers: Mapping[str, Sequence[str]] | None = None
+    """Each principal and its patterns of tables that it may read, `""` for everybody. None if the user may not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +139,10 @@ class Catalog:
 
     @cached_property
     def roles(self) -> dict[str, int]:
-        """The oid of each principal that the catalog names: the caller and the owners of his tables."""
-        names = {self.session.user} | {each.owner for each in self.tables}
-        hashed = {name: self._oids.named("role", name) for name in sorted(names - {SERVER_ROLE})}
+        """The oid of each principal that the catalog names: the caller, the owners of his tables, and for an
+        administrator all principals."""
+        names = {self.session.user, *(self.session.readers or ())} | {each.owner for each in self.tables}
+        hashed = {name: self._oids.named("role", name) for name in sorted(names - {SERVER_ROLE, ""})}
         return {SERVER_ROLE: SERVER_ROLE_OID} | hashed
 
     @cached_property

@@ -194,6 +194,7 @@ def texts(names: Iterable[str], session: Session, version: str) -> tuple[str, ..
         "version": text_literal(version),
         "database": text_literal(session.database),
         "user": text_literal(session.user),
+        "knows_rights": "false" if session.readers is None else "true",
         "path": f"CAST([{path}] AS VARCHAR[])",
         "backend": str(session.backend),
         "settings": f"map([{', '.join(known)}], [{', '.join(values_of)}])",

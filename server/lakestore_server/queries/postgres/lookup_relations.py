@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from lakestore_server.access.principals import Grant
 from lakestore_server.queries.postgres.catalog import format_type, index_definition, quoted
 from lakestore_server.queries.postgres.fixed_catalog import FIRST_USER_OID, PG_CATALOG, fixed_rows, relations
 
@@ -69,6 +70,21 @@ def _relation_names(catalog: Catalog) -> pa.Table:
     return _table(_RELATION_NAMES, found)
 
 
+def _table_readers(catalog: Catalog) -> pa.Table:
+    """The principals that may read each table, as far as the caller may know."""
+    readers: dict[str, list[str]] = {}
+    for name, patterns in (catalog.session.readers or {}).items():
+        for pattern in patterns:
+            readers.setdefault(pattern, []).append(name)
+    grants = [(Grant(frozenset(), (pattern,)), names) for pattern, names in readers.items()]
+
+    def readers_of(table: str) -> list[str]:
+        return [name for grant, names in grants if grant.covers(table) for name in names]
+
+    found: list[tuple[object, ...]] = [(each.oid, readers_of(each.table.name)) for each in catalog.tables if grants]
+    return _table({"oid": pa.uint32(), "readers": pa.list_(pa.string())}, found)
+
+
 def _named_oids(catalog: Catalog) -> Iterator[tuple[str, str, int]]:
     for each in catalog.tables:
         yield each.table.namespace, each.table.short_name, each.oid
@@ -115,6 +131,7 @@ _ROWS: dict[str, Callable[[Catalog], pa.Table]] = {
     "function_names": lambda _: _function_names(None),
     "pg_get_keywords": _keywords,
     "relation_names": _relation_names,
+    "table_readers": _table_readers,
     "type_names": lambda _: _type_names(None),
 }
 NAMES = frozenset(_ROWS)

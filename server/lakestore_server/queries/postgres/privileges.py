@@ -1,7 +1,8 @@
 """`has_table_privilege` and its kin as macros of DuckDB: answers by the rights of the caller.
 
 - The port only reads: a table on which the caller has the right `read` has the privilege SELECT, and no other.
-- The rights of other roles are not told: they have what every role has, and the owner `lakestore` has everything.
+- An administrator is told the rights of every principal. To another caller, other principals do not exist (42704), not
+  even the owners that `pg_roles` names. The owner `lakestore` has everything.
 - As in PostgreSQL, an unknown name is an error, an unknown oid gives null, and an unknown privilege is an error.
 """
 
@@ -86,9 +87,12 @@ MACROS: Mapping[str, tuple[str, ...]] = {
         " error('relation \"' || CAST(o AS VARCHAR) || '\" does not exist') END)",
     ),
     "table_right": (
-        "(r, o) AS CASE WHEN r IS NOT NULL THEN (SELECT any_value(CASE WHEN r = {user} THEN __a WHEN r = 'lakestore'"
-        " THEN true ELSE __p END) FROM (SELECT oid AS __k, readable AS __a, public AS __p FROM {c}.relation_names)"
-        " AS __x WHERE __k = o) END",
+        "(r, o) AS CASE WHEN r IS NULL THEN NULL WHEN NOT {knows_rights} AND r NOT IN ('', {user}, 'lakestore')"
+        " THEN error('role \"' || r || '\" does not exist') ELSE (SELECT any_value(CASE WHEN r = {user} THEN __a"
+        " WHEN r = 'lakestore' THEN true ELSE __p END) FROM (SELECT oid AS __k, readable AS __a, public AS __p"
+        " FROM {c}.relation_names) AS __x WHERE __k = o) OR coalesce((SELECT any_value(list_contains(__r, r) OR"
+        " list_contains(__r, '')) FROM (SELECT oid AS __k, readers AS __r FROM {c}.table_readers) AS __y"
+        " WHERE __k = o), false) END",
     ),
     "column_of": (
         "(o, c) AS CASE WHEN c IS NULL THEN NULL WHEN (SELECT count(*) FROM (SELECT attrelid AS __k, attname AS __n,"
