@@ -13,7 +13,7 @@ from lakestore import evolution
 from lakestore.client.group_commit import Combiner
 from lakestore.client.producer import History, ProducerPool
 from lakestore.client.transport import Transport
-from lakestore.errors import NotFound
+from lakestore.errors import Denied, NotFound
 from lakestore.evolution import Step
 from lakestore.model.names import suggestion
 from lakestore.model.table import Table
@@ -127,6 +127,13 @@ class Connection:
             if not close:
                 raise
             raise NotFound(f"{error.message}{close}") from error
+
+    def find(self, name: str) -> Table | None:
+        """The table of exactly this name; None if there is none that the caller may read."""
+        try:
+            return self._known(self.transport.get_table(pb.TableRequest(table=name)))
+        except (NotFound, Denied):
+            return None
 
     def all(self) -> list[Table]:
         return [self._known(info) for info in self.transport.list_tables(pb.ListTablesRequest()).tables]

@@ -109,10 +109,10 @@ def lake_oids(tables: Sequence[Table]) -> dict[str, int]:
 
 def answer(lake: Lake, text: str, session: Session = SESSION) -> pa.Table:
     """The rows of a text in PostgreSQL's dialect, as a query process computes them."""
-    tables = lake._connection.all
+    tables = lake._connection
     translated, catalog = dialect.translated(sql.load_engine(), text, tables, session)
     query = sql.Query(translated, bounds=sql.Bounds(1 << 30), extra=catalog)
-    with sql.stream(lake.transport, query, tables) as rows:
+    with sql.stream(lake.transport, query, tables.all) as rows:
         return pa.Table.from_batches(rows.batches, rows.schema)
 
 

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, Protocol
@@ -28,7 +28,6 @@ from lakestore.client.credentials import NOTHING
 from lakestore.errors import Invalid, LimitReached
 from lakestore.iceberg import cache, places
 from lakestore.iceberg.sized_file import SizedFile
-from lakestore.model.table import Table
 from lakestore.rows import json_texts
 from lakestore.union import sql, sql_parameters
 from lakestore.v1 import lakestore_pb2 as pb
@@ -209,9 +208,9 @@ def answered(wire: PipeWire, question: Question, bounds: Bounds) -> PartPieces:
     """The head of an answer, its parts, and its figures."""
     began = time.monotonic()
     transport = transport_of(wire)
-    tables = Connection(transport).all
+    tables = Connection(transport)
     query = replace(_query(question, bounds, tables), started=wire.interrupt.started)
-    with _placed(question, query), sql.stream(transport, query, tables) as rows:
+    with _placed(question, query), sql.stream(transport, query, tables.all) as rows:
         schema, batches = _typed(query, rows)
         yield Head(schema, rows.token).to_bytes()
         count, has_more = 0, False
@@ -247,10 +246,10 @@ def answered(wire: PipeWire, question: Question, bounds: Bounds) -> PartPieces:
 def described(wire: PipeWire, question: Question, bounds: Bounds) -> bytes:
     """The types of a text, which is not run."""
     transport = transport_of(wire)
-    tables = Connection(transport).all
+    tables = Connection(transport)
     query = _query(question, bounds, tables)
     with _placed(question, query):
-        kinds, columns = (_catalog_schema(query, each) for each in sql.describe(transport, query, tables))
+        kinds, columns = (_catalog_schema(query, each) for each in sql.describe(transport, query, tables.all))
     return Description(tuple(kinds.types), columns).to_bytes()
 
 
@@ -271,7 +270,7 @@ def _typed(query: sql.Query, rows: sql.SqlStream) -> tuple[pa.Schema, Iterable[p
     )
 
 
-def _query(question: Question, bounds: Bounds, tables: Callable[[], Sequence[Table]]) -> sql.Query:
+def _query(question: Question, bounds: Bounds, tables: Connection) -> sql.Query:
     given, text, extra, search_path = question.parameters, question.text, sql.Extra(), question.search_path
     if question.dialect is Dialect.POSTGRES:
         user = question.user or SERVER_ROLE

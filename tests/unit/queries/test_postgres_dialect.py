@@ -43,6 +43,20 @@ def own_lake(served: Served) -> Lake:
     return served.lake
 
 
+class ListedTables:
+    """Tables that count how often all of them are asked for."""
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self._tables, self.lists = tables, 0
+
+    def all(self) -> Sequence[Table]:
+        self.lists += 1
+        return self._tables
+
+    def find(self, name: str) -> Table | None:
+        return next((table for table in self._tables if table.name == name), None)
+
+
 def _tables(*names: str) -> list[Table]:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
     made = (define(name, schema, primary_key=["id"]) for name in names)
@@ -50,7 +64,7 @@ def _tables(*names: str) -> list[Table]:
 
 
 def _translated(text: str, tables: Sequence[Table] = (), session: Session = SESSION) -> str:
-    return dialect.translated(duckdb, text, lambda: tables, session)[0]
+    return dialect.translated(duckdb, text, ListedTables(tables), session)[0]
 
 
 @pytest.mark.parametrize(
@@ -64,6 +78,22 @@ def _translated(text: str, tables: Sequence[Table] = (), session: Session = SESS
 def test_a_text_that_means_the_same_in_duckdb_stays_as_it_is(text: str) -> None:
     assert _translated(text).lower() == text.lower()
     assert len(_translated(text)) == len(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "lists"),
+    [
+        ("SELECT id / 2 FROM shop.a WHERE name ~ 'x' AND id + 1 > 2", 0),
+        ("SELECT a.id / 2 FROM a JOIN shop.b ON a.id = b.id + 1", 0),
+        ("WITH c AS (SELECT id FROM a) SELECT c.id / 2 FROM c WHERE c.id + 1 > 2", 0),
+        ("SELECT id / 2 FROM shop.big WHERE id + 1 > 2", 1),  # only another spelling is there
+        ("SELECT relname FROM pg_class", 1),
+    ],
+)
+def test_only_the_tables_that_a_text_names_are_asked_for(text: str, lists: int) -> None:
+    tables = ListedTables(_tables("shop.a", "shop.b", "shop.Big", "crm.a"))
+    dialect.translated(duckdb, text, tables, SESSION)
+    assert tables.lists == lists
 
 
 def test_names_without_a_database_are_looked_up_in_the_search_path() -> None:

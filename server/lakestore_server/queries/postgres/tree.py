@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from lakestore.union import sql_functions, sql_text
 from lakestore.union.sql_gate import folded
 from lakestore_server.queries.postgres import (
@@ -83,9 +85,11 @@ _REFLEXIVE = 20
 class Rewriting:
     """One change of a tree."""
 
+    _operators: Operators
+    """The rules that need the kinds of values; made when the names of the tree are known."""
+
     def __init__(self, catalog: LazyCatalog, said: Spelling) -> None:
         self._catalog, self._sizes, self._symmetric = catalog, said.sizes, said.symmetric
-        self._operators = Operators(Kinds({}, set(), catalog.types_of))
         self._parts: frozenset[str] = frozenset()
         self._named: frozenset[str] = frozenset()
         """Last parts of the names of columns that the text names."""
@@ -118,7 +122,7 @@ class Rewriting:
     def rewritten(self, statement: Node) -> bool:
         """Change the tree in place; True if anything changed."""
         aliases = self._survey(statement)
-        self._operators = Operators(Kinds(self._sources, aliases, self._catalog.types_of))
+        self._operators = Operators(Kinds(self._sources, aliases, self._types_of))
         self._typed_nulls(statement["node"])
         left: list[tuple[Any, Any, Node]] = [(statement, "node", {})]
         while left:
@@ -131,6 +135,11 @@ class Rewriting:
             elif isinstance(value, list):
                 left += [(value, place, parent) for place in range(len(value))]
         return self.changed
+
+    def _types_of(self, tables: Iterable[tuple[str, str]], column: str) -> Iterator[pa.DataType]:
+        """The types of a column in tables of the lake. Names of WITH are none."""
+        lake = [(database, name) for database, name in tables if database or name not in self._parts]
+        return self._catalog.types_of(lake, column)
 
     def _survey(self, statement: Node) -> set[str]:
         """Collect the names in a tree; the names that the text itself gives to tables, columns and parts."""
