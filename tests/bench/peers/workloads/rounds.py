@@ -45,7 +45,7 @@ WORKLOAD = Workload(
         Measure(SLOWEST, "s", LESS, 2, "The tierer compacts in a round, which Iceberg leaves to its users."),
         Measure(BEFORE, "s", LESS, 2, SCAN_CAUSE),
         Measure(AFTER, "s", LESS, 2, SCAN_CAUSE),
-        Measure(GROWTH, "times", LESS, 2),
+        Measure(GROWTH, "times", LESS, 2, "Paimon merges sorted runs in a scan, before the ten rounds too."),
     ),
     contestants=(
         lakestore_lake.CONTESTANT,

@@ -16,6 +16,10 @@ HALF, TAIL, SUMS = "one commit, p50", "one commit, p99", "nine aggregates over a
 KINDS = ("count(c0)", "sum(c1)", "avg(c2)", "min(c3)", "max(c4)", "sum(c5 * c6)", "count(DISTINCT c7)")
 AGGREGATES = (*KINDS, "stddev(c8)", "sum(c9)")
 READS = 5
+CAUSE = (
+    "A query asks the server for a cut and for the rows, and its text is read by two parsers. DuckLake keeps ten rows"
+    " in its catalog, a DuckDB file of the same process."
+)
 BATCH = pa.record_batch([list(range(ROWS))] * COLUMNS, names=[f"c{number}" for number in range(COLUMNS)])
 
 
@@ -63,7 +67,7 @@ WORKLOAD = Workload(
         " aggregates of the columns over all rows, which includes the commits just made: Lakestore by `lake.sql`,"
         " DuckLake by its SQL, PyIceberg by a scan whose rows DuckDB aggregates."
     ),
-    measures=(Measure(HALF, "ms", LESS, 2), Measure(TAIL, "ms", LESS, 2), Measure(SUMS, "ms", LESS, 1)),
+    measures=(Measure(HALF, "ms", LESS, 2), Measure(TAIL, "ms", LESS, 2), Measure(SUMS, "ms", LESS, 1, CAUSE)),
     contestants=(lakestore.CONTESTANT, ducklake.CONTESTANT, py_iceberg.APPENDS),
     prepare=prepare,
     turn=turn,
