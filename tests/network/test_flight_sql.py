@@ -208,6 +208,23 @@ def test_a_prepared_statement_is_described_bound_run_and_closed(ann: FlightClien
         ann.rows(command)
 
 
+def test_the_schema_of_an_answer_follows_the_parameters(served: Served) -> None:
+    """Drivers compare the schema of the info with that of the rows."""
+    with adbc(served) as connection, connection.cursor() as cursor:
+        for value in (7, "seven", 2.5, b"\0", None, True):
+            cursor.execute("SELECT $1 AS p, id FROM shop.orders WHERE id = 3", parameters=[value])
+            assert cursor.fetchall() == [(value, 3)]
+
+
+def test_an_enum_comes_as_its_values(served: Served) -> None:
+    text = "SELECT CAST('b' AS ENUM('a', 'b')) AS e, [CAST('a' AS ENUM('a'))] AS l, {'f': CAST('a' AS ENUM('a'))} AS s"
+    with adbc(served) as connection, connection.cursor() as cursor:
+        cursor.execute(text)
+        found = cursor.fetch_arrow_table()
+    assert found.schema.types[0] == pa.string()
+    assert found.to_pylist() == [{"e": "b", "l": ["a"], "s": {"f": "a"}}]
+
+
 def test_a_ticket_keeps_the_parameters_that_were_bound_when_it_was_made(ann: FlightClient) -> None:
     handle = ann.prepare("SELECT id FROM shop.orders WHERE id = $1").prepared_statement_handle
     ann.bind(handle, pa.table({"p": [1]}))

@@ -211,7 +211,7 @@ def answered(wire: PipeWire, question: Question, bounds: Bounds) -> PartPieces:
     tables = Connection(transport)
     query = replace(_query(question, bounds, tables), started=wire.interrupt.started)
     with _placed(question, query), sql.stream(transport, query, tables.all) as rows:
-        schema, batches = _typed(query, rows)
+        schema, batches = _typed(query, question, rows)
         yield Head(schema, rows.token).to_bytes()
         count, has_more = 0, False
         room, encoder = ANSWER_CHARS_MAX, _encoder(question, schema)
@@ -249,25 +249,41 @@ def described(wire: PipeWire, question: Question, bounds: Bounds) -> bytes:
     tables = Connection(transport)
     query = _query(question, bounds, tables)
     with _placed(question, query):
-        kinds, columns = (_catalog_schema(query, each) for each in sql.describe(transport, query, tables.all))
+        kinds, columns = (_sent_schema(query, question, each) for each in sql.describe(transport, query, tables.all))
     return Description(tuple(kinds.types), columns).to_bytes()
 
 
-def _catalog_schema(query: sql.Query, schema: pa.Schema) -> pa.Schema:
-    """The schema with the types that only the catalog has, if the query may have them."""
-    if not query.extra.has_catalog_types:
-        return schema
-    return pa.schema([field.with_type(types.of_catalog(field.type)) for field in schema])
+def _sent_schema(query: sql.Query, question: Question, schema: pa.Schema) -> pa.Schema:
+    """The schema with the types that only the catalog has, if the query may have them. Drivers of Flight get an enum as
+    the type of its values: one message of a stream cannot carry a dictionary."""
+    if query.extra.has_catalog_types:
+        return pa.schema([field.with_type(types.of_catalog(field.type)) for field in schema])
+    if question.dialect is Dialect.DUCKDB:
+        return pa.schema([field.with_type(_without_dictionaries(field.type)) for field in schema])
+    return schema
 
 
-def _typed(query: sql.Query, rows: sql.SqlStream) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-    """The schema and batches of a result with the types that only the catalog has."""
-    schema = _catalog_schema(query, rows.schema)
+def _without_dictionaries(kind: pa.DataType) -> pa.DataType:
+    """The type with each dictionary replaced by the type of its values."""
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_without_dictionaries(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_dictionaries(field.type)) for field in kind])
+    return kind
+
+
+def _typed(query: sql.Query, question: Question, rows: sql.SqlStream) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+    """The schema and batches of a result with the types that are sent."""
+    schema = _sent_schema(query, question, rows.schema)
     if schema == rows.schema:
         return schema, rows.batches
-    return schema, (
-        pa.record_batch(list(map(types.as_catalog, batch.columns)), schema=schema) for batch in rows.batches
-    )
+    if query.extra.has_catalog_types:
+        return schema, (
+            pa.record_batch(list(map(types.as_catalog, batch.columns)), schema=schema) for batch in rows.batches
+        )
+    return schema, (batch.cast(schema) for batch in rows.batches)
 
 
 def _query(question: Question, bounds: Bounds, tables: Connection) -> sql.Query:

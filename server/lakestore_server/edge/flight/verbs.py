@@ -29,7 +29,7 @@ from lakestore_server.edge.flight.messages import Command, any_bytes, schema_byt
 from lakestore_server.edge.flight.options import SessionOptions
 from lakestore_server.edge.flight.tickets import Seals, Ticket
 from lakestore_server.host.clock import Clock
-from lakestore_server.queries.parameter import parameters_of
+from lakestore_server.queries.parameter import Parameter, parameters_of
 from lakestore_server.queries.question import READS_ONLY, Cancelled, Question
 from lakestore_server.queries.service import QueryService, QuerySession
 
@@ -77,6 +77,10 @@ class PreparedStatement:
     schema: pa.Schema
     nbytes: int
     """Bytes of text and schema. A short text may have a long schema: `SELECT *` of a wide table."""
+    kinds: Sequence[pa.DataType]
+    """The types of the parameters, as the text tells them."""
+    bound: pa.Schema | None = None
+    """The schema with the present parameters, if their types change it: `SELECT $1`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +205,20 @@ class Verbs:
         if table.num_rows > 1:
             raise Invalid(f"{table.num_rows:,} rows of parameters: a query takes one row, so run it once for each")
         batch = table.to_batches()[0] if table.num_rows else None
-        question = replace(prepared.question, parameters=() if batch is None else parameters_of(batch))
-        nbytes = prepared.nbytes + (0 if batch is None else batch.nbytes)
-        self._prepared.put(peer.owner, handle, replace(prepared, question=question), nbytes)
+        given = () if batch is None else parameters_of(batch)
+        kinds = [*prepared.kinds, *(each.kind for each in given[len(prepared.kinds) :])]
+        parameters = tuple(
+            Parameter(kind) if pa.types.is_null(each.kind) else each for kind, each in zip(kinds, given, strict=False)
+        )
+        question = replace(prepared.question, parameters=parameters)
+        # Only a place that tells nothing about its parameter, which is a string then, takes another type.
+        is_other = any(
+            pa.types.is_string(kind) and not pa.types.is_string(each.kind)
+            for kind, each in zip(kinds, parameters, strict=False)
+        )
+        bound = self._described(peer, question)[1] if is_other else None
+        nbytes = prepared.nbytes + (0 if batch is None else batch.nbytes) + (len(schema_bytes(bound)) if bound else 0)
+        self._prepared.put(peer.owner, handle, replace(prepared, question=question, bound=bound), nbytes)
         return pb.DoPutPreparedStatementResult(prepared_statement_handle=handle).SerializeToString()
 
     @staticmethod
@@ -254,7 +269,7 @@ class Verbs:
             prepared = self._prepared.get(peer.owner, command.message.prepared_statement_handle)
             at = self._cut(peer, prepared.transaction)
             question = replace(prepared.question, at=at, require=None) if at else prepared.question
-            return question, prepared.schema
+            return question, prepared.bound or prepared.schema
         if command.name in _WRITING:
             raise Denied(READS_ONLY)
         if command.name == "CommandStatementSubstraitPlan":
@@ -325,7 +340,8 @@ class Verbs:
             self._transactions.get(peer.owner, asked.transaction_id)
         parameters, schema = self._described(peer, question)
         told = schema_bytes(schema)
-        prepared = PreparedStatement(question, asked.transaction_id, schema, len(question.text) + len(told))
+        nbytes = len(question.text) + len(told)
+        prepared = PreparedStatement(question, asked.transaction_id, schema, nbytes, parameters)
         handle = self._prepared.add(peer.owner, prepared, prepared.nbytes)
         fields = [pa.field(f"${place}", kind) for place, kind in enumerate(parameters, 1)]
         made = pb.ActionCreatePreparedStatementResult(
