@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from lakestore.errors import NotFresh
+from lakestore.errors import Denied, NotFresh
 from lakestore.evolution import AddColumn, RenameColumn
 from lakestore.model.alteration import Requirement
 from lakestore.model.types import arrow_type
@@ -158,6 +158,7 @@ class World:
         listed = ", ".join(spelled(c) + random.choice(["", "", f" AS a{i}"]) for i, c in enumerate(shown))
         parameters: list[pa.Array] = []
         terms = [self._term(spelled, column, columns[column], parameters) for column in self.keys[name]]
+        random.shuffle(terms)  # the text need not have the order of the key
         if random.random() < 0.1:
             terms.append(random.choice(["true", "c1 = 'a'", "k0 IS NOT NULL"]))
         if random.random() < 0.05:
@@ -368,10 +369,17 @@ def test_rights_are_the_callers(tmp_path: Path) -> None:
         served.lake.create_table("shop.t", SHOP, primary_key=["id"]).upsert([{"id": 1, "name": "x", "end": 1}])
         question = Question("SELECT name FROM shop.t WHERE id = 1")
         keys, access = queries(served), served.server.access
-        assert names(keys.answer(access.caller(token_of("ann")), question)) == ["x"]
+        answer = keys.answer(access.caller(token_of("ann")), question)
+        assert names(answer) == ["x"]
         bob = access.caller(token_of("bob"))
         assert keys.answer(bob, question) is None
         assert keys.describe(bob, question) is None
+        assert answer is not None
+        answer.recheck()
+        write_auth(tmp_path / "auth.yaml", grants | {"ann": {"other.*": ["read"]}})
+        access.refresh()
+        with pytest.raises(Denied):
+            answer.recheck()
 
 
 def test_a_requirement_that_is_not_met_is_told_at_once(shop: Served) -> None:
