@@ -105,10 +105,10 @@ class _Pending:
     progress: str
     marks: Marks = NO_MARKS
     nbytes: int = field(init=False)
-    """Bytes of the rows, stored because Arrow recounts them at each call."""
+    """Bytes of the rows as messages, stored because Arrow recounts them at each call."""
 
     def __post_init__(self) -> None:
-        self.nbytes = sum(int(batch.nbytes) for batch in self.batches)
+        self.nbytes = sum(map(ipc.message_size, self.batches))
 
     def joins(self, other: _Pending) -> bool:
         alike = (self.kind, self.marks) == (other.kind, other.marks) and len(self.batches) == len(other.batches) == 1

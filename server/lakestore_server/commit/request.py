@@ -66,7 +66,7 @@ def row_bytes_max(table: Table, message_bytes: int) -> int:
 
 def check_row_sizes(batch: pa.RecordBatch, table: Table, message_bytes: int, *, merged: bool = False) -> None:
     """`Invalid` if a row of the batch, as sent or merged, could never be sent to a reader."""
-    if batch.nbytes <= message_bytes // 4:
+    if ipc.message_size(batch) <= message_bytes // 4:
         return
     most = row_bytes_max(table, message_bytes)
     if batch.nbytes <= most:
@@ -293,7 +293,7 @@ class TableChange:
     @property
     def nbytes(self) -> int:
         hinted = self.hint.values.nbytes if self.hint is not None else 0
-        return int(self.batch.nbytes) + self.keys.nbytes + self.marks.nbytes + hinted
+        return ipc.message_size(self.batch) + self.keys.nbytes + self.marks.nbytes + hinted
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.columns import SYSTEM_TYPES
-from lakestore.rows.ipc import crc32c, encode
+from lakestore.rows.ipc import crc32c, encode, message_size
 from lakestore.rows.projection import Projection
 from lakestore.rows.ranges import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
@@ -169,7 +169,7 @@ def sent_bytes(limits: Limits) -> int:
 
 def bounded(batch: pa.RecordBatch, bytes_max: int = DEFAULT.read_batch_bytes) -> Iterator[pa.RecordBatch]:
     """The batch in pieces that fit into a message; a single row may be larger."""
-    if batch.nbytes <= bytes_max or batch.num_rows <= 1:
+    if message_size(batch) <= bytes_max or batch.num_rows <= 1:
         yield batch
         return
     half = batch.num_rows // 2
@@ -180,7 +180,7 @@ def bounded(batch: pa.RecordBatch, bytes_max: int = DEFAULT.read_batch_bytes) ->
 def sendable(shape: Projection, rows: Rows, columns: Sequence[str], bucket: int, limits: Limits) -> pa.RecordBatch:
     """The rows that `project` makes; `Invalid`, which names the row, if no message holds a single one."""
     batch, bytes_max = project(shape, rows, columns, bucket), limits.message_bytes
-    if batch.nbytes + _AROUND_BYTES * len(batch.schema) <= bytes_max:
+    if message_size(batch) + _AROUND_BYTES * len(batch.schema) <= bytes_max:
         return batch
     row = int(np.argmax(flat_batch.of_rows(batch, np.arange(batch.num_rows))))
     alone = batch.slice(row, 1)
@@ -201,10 +201,10 @@ def messages(batches: Iterable[pa.RecordBatch], limits: Limits) -> Iterator[pb.R
     size, together = 0, min(MESSAGE_BYTES, sent_bytes(limits))
     for batch in batches:
         for piece in bounded(batch, sent_bytes(limits)):
-            size += int(piece.nbytes)
+            size += message_size(piece)
             if waiting and size > together:
                 yield from _sent(waiting, limits.message_bytes)
-                waiting, size = [], int(piece.nbytes)
+                waiting, size = [], message_size(piece)
             waiting.append(piece)
     if waiting:
         yield from _sent(waiting, limits.message_bytes)
