@@ -6,13 +6,17 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support import pgjdbc
+from tests.support.postgres import USER, Postgres
 from tests.support.sql_door import HOT, ORDER_COUNT, TIERED, Door
 
 SECONDS = 60.0
+MARK = "---- next"
 
 
 def psql(door: Door, *texts: str, stops: bool = True, user: str = "") -> str:
@@ -57,8 +61,56 @@ def test_psql_lists_and_describes(door: Door) -> None:
     assert "price|numeric(20,3)|" in psql(door, "\\d+ every")
     assert "shop|" in psql(door, "\\dn")
     assert ("Hr|" in psql(door, "\\dn")) == (not door.guarded)
-    for command in ("\\l", "\\du", "\\df shop.*", "\\dv", "\\di", "\\dT", "\\dp", "\\conninfo", "\\encoding"):
-        psql(door, command)
+    assert psql(door, "\\encoding").strip() == "UTF8"
+
+
+COMMANDS = (
+    r"\l \dn \df \dp \du \dT \di \dv \ds \dx \db \dO \dD \conninfo \dconfig \drds \dd \dS \d+ \dtS \dAo \dg \dE"
+    r" \dm \dP \dL \dy \dX \des \det \dRp \dRs \ddp \dF \dC \dc \dAf \dAp \dA \da \do \dn+ \l+"
+).split()
+LINES = (*COMMANDS, r"\sf abs(integer)", r"\df lower", r"\dconfig *zone", r"\do =")
+OTHER_ROWS = {
+    r"\conninfo": "it names user and port",
+    r"\d+": "sizes are unknown",
+    r"\dAf \dAp \dAo \dC \dc \dF \dL \dx": "the lake has none",
+    r"\dconfig \drds": "settings are others",
+    r"\du \dg": "roles are the user and the owner of all tables",
+    r"\l \l+": "there is one database",
+    r"\sf": "the text of a function is unknown",
+}
+"""Commands to the reason why they show other rows than PostgreSQL."""
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Postgres]:
+    """A PostgreSQL with the tables of the door that `ann` sees."""
+    with Postgres() as server:
+        pgjdbc.fill(server)
+        server.run("DROP TABLE shop.lines; DROP SCHEMA public")
+        yield server
+
+
+def test_commands_of_psql_show_what_they_show_of_postgresql(door: Door, real: Postgres) -> None:
+    given = door.dsn()
+    ours = _shown(given["host"], given["port"], given["user"], given["password"])
+    theirs = _shown("127.0.0.1", real.port, USER, "")
+    others = {command for commands in OTHER_ROWS for command in commands.split()}
+    for line, mine, yours in zip(LINES, ours, theirs, strict=True):
+        assert mine[:2] == yours[:2] or line.split()[0] in others, line
+        assert mine == yours or line.split()[0] in others, line
+
+
+def _shown(host: str, port: int, user: str, password: str) -> list[list[str]]:
+    """What psql prints for each of `LINES`. One role owns everything."""
+    command = ["psql", "-X", "-A", "-h", host, "-p", str(port), "-U", user, "-d", "shop", "-f", "-"]
+    text = "".join(f"\\echo {MARK}\n{line}\n" for line in LINES)
+    environment = {**os.environ, "PGPASSWORD": password, "LC_ALL": "C.UTF-8", "PAGER": "cat"}
+    done = subprocess.run(
+        command, env=environment, input=text, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert "ERROR" not in done.stderr, done.stderr
+    shown = done.stdout.replace("lakestore", "owner").replace(USER, "owner").split(f"{MARK}\n")[1:]
+    return [part.splitlines() for part in shown]
 
 
 def test_psql_copies_to_a_file(door: Door, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import tarfile
@@ -37,6 +38,8 @@ _FOLDERS = (
     "test/impl",
     "util",
 )
+_ISOLATED = re.compile(r"^@Isolated.*\n", re.MULTILINE)
+"""JUnit does not run a class with parameters that is isolated. Here nothing runs beside it."""
 _PACKAGE = "org.postgresql.test."
 
 Outcomes = Mapping[str, Mapping[str, str]]
@@ -48,15 +51,19 @@ def _unpack(folder: Path) -> None:
     with tarfile.open(packed) as archive:
         archive.extractall(folder, filter="data")
     packed.unlink()
+    for source in folder.glob("*/src/test/java/**/*.java"):
+        text = source.read_text()
+        if _ISOLATED.search(text):
+            source.write_text(_ISOLATED.sub("", text))
 
 
 def class_path() -> str:
     """The compiled tests and what they need."""
-    (place,) = fetch("pgjdbc-sources", VERSION, _SOURCES, transitive=False, prepare=_unpack).glob("postgresql-*")
+    (place,) = fetch("pgjdbc-tests", VERSION, _SOURCES, transitive=False, prepare=_unpack).glob("postgresql-*")
     sources = place / "src/test/java/org/postgresql"
     files = [*(sources / each for each in _FOLDERS), *sorted((sources / "test").glob("*.java"))]
     jars = fetch("pgjdbc-suites", VERSION, _JARS, transitive=False)
-    return compiled_tree(f"pgjdbc-{VERSION}", files, jars, fetch("pgjdbc", VERSION, _DRIVER, transitive=False))
+    return compiled_tree(f"pgjdbc-tests-{VERSION}", files, jars, fetch("pgjdbc", VERSION, _DRIVER, transitive=False))
 
 
 def run(proxy: WriterProxy, classes: Sequence[str], folder: Path, seconds: float) -> Outcomes:

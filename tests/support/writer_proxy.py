@@ -4,6 +4,7 @@
 - Before the next statement that reads, every table of PostgreSQL's schema `public` that has changed is put into the
   lake by the client, without the columns whose types the lake does not have.
 - A write commits at once: BEGIN and ROLLBACK go to the port alone.
+- A temporary table is a table that is dropped when its session ends.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ _WRITES = re.compile(
     rb"|refresh|reindex|copy\s.*\sfrom|select\s+lo_|select\s+nextval|select\s+set_config)\b",
     re.IGNORECASE | re.DOTALL,
 )
-_TEMPORARY = re.compile(rb"(create\s+)(?:local\s+|global\s+)?temp(?:orary)?\s+(table)", re.IGNORECASE)
+_TEMPORARY = re.compile(
+    rb"(create\s+)(?:local\s+|global\s+)?temp(?:orary)?\s+(table\s+(?:if\s+not\s+exists\s+)?([\w$]+|\"[^\"]+\"))",
+    re.IGNORECASE,
+)
 _TYPES = {
     "bool": pa.bool_(), "int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64(), "float4": pa.float32(),
     "float8": pa.float64(), "text": pa.string(), "varchar": pa.string(), "bpchar": pa.string(), "bytea": pa.binary(),
@@ -104,7 +108,7 @@ class WriterProxy:
             names = sql.SQL(", ").join(sql.Identifier(column[0]) for column in columns)
             rows = connection.execute(sql.SQL("SELECT {} FROM {}").format(names, sql.Identifier(name))).fetchall()
             data = pa.table([_array(rows, place, field) for place, field in enumerate(schema)], schema=schema)
-        except (psycopg.Error, pa.ArrowException, OverflowError, ValueError) as error:
+        except (psycopg.Error, pa.ArrowException, ArithmeticError, ValueError) as error:
             self.refused[name] = f"{type(error).__name__}: {error}"
             if name in self._tables:
                 self._drop(name)
@@ -188,6 +192,7 @@ class _Session:
         self._proxy, self._client = proxy, _Wire(client)
         self._writing: dict[bytes, bool] = {}
         """Whether a statement (`S` and its name) or a portal (`P` and its name) writes."""
+        self._temporary: list[bytes] = []
 
     def run(self) -> None:
         start = self._client.start()
@@ -210,7 +215,16 @@ class _Session:
                         door.sendall(self._client.message())
                 self._client.socket.sendall(message)
                 self._status = message
-                self._talk()
+                try:
+                    self._talk()
+                finally:
+                    self._drop_temporary()
+
+    def _drop_temporary(self) -> None:
+        if self._temporary:
+            self._real.socket.sendall(wire.query(f"DROP TABLE IF EXISTS {b', '.join(self._temporary).decode()}"))
+            list(self._real.until_ready())
+            self._proxy.write()
 
     def _talk(self) -> None:
         batch: list[bytes] = []
@@ -246,6 +260,7 @@ class _Session:
             name, text = (b"", body) if kind == b"Q" else tuple(body.split(b"\0", 1))
             writes = bool(_WRITES.match(text))
             if writes:
+                self._temporary += [match[3] for match in _TEMPORARY.finditer(body)]
                 body = _TEMPORARY.sub(rb"\1\2", body)
                 message = kind + struct.pack("!i", len(body) + 4) + body
             self._writing[b"S" + name] = writes

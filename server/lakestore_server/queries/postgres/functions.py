@@ -75,6 +75,8 @@ MACROS: Mapping[str, tuple[str, ...]] = {
         ),
         ("(o) AS CAST(NULL AS VARCHAR)",),
     ),
+    "pg_cancel_backend": ("(p) AS false",),
+    "pg_terminate_backend": ("(p) AS false", "(p, ms) AS false"),
     "pg_tablespace_location": ("(o) AS ''",),
     "pg_get_serial_sequence": ("(a, b) AS CAST(NULL AS VARCHAR)",),
     "pg_relation_is_publishable": ("(o) AS false",),
@@ -102,6 +104,14 @@ MACROS: Mapping[str, tuple[str, ...]] = {
         f"(o) AS coalesce({_looked_up('pg_proc', 'oid', 'proname')}, CASE WHEN o = 0 THEN '-' ELSE"
         " CAST(o AS VARCHAR) END)",
     ),
+    **dict.fromkeys(("regoper_of", "regoperator_of"), (f"(o) AS {_looked_up('pg_operator', 'oprname', 'oid')}",)),
+    "regoper_name": (f"(o) AS coalesce({_looked_up('pg_operator', 'oid', 'oprname')}, CAST(o AS VARCHAR))",),
+    "regoperator_name": (
+        f"(o) AS coalesce({_looked_up('pg_operator', 'oid', 'oprname')} || '(' ||"
+        f" operand_name({_looked_up('pg_operator', 'oid', 'oprleft')}) || ',' ||"
+        f" operand_name({_looked_up('pg_operator', 'oid', 'oprright')}) || ')', CAST(o AS VARCHAR))",
+    ),
+    "operand_name": ("(o) AS CASE WHEN o = 0 THEN 'NONE' ELSE format_type(o, CAST(NULL AS INTEGER)) END",),
     "regnamespace_of": (f"(o) AS {_looked_up('pg_namespace', 'nspname', 'oid')}",),
     "regnamespace_name": (f"(o) AS coalesce({_looked_up('pg_namespace', 'oid', 'nspname')}, CAST(o AS VARCHAR))",),
     "regrole_of": (f"(o) AS {_looked_up('pg_roles', 'rolname', 'oid')}",),

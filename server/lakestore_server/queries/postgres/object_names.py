@@ -15,7 +15,9 @@ from lakestore_server.queries.postgres.nodes import Node, call, cast, constant_t
 if TYPE_CHECKING:
     from lakestore_server.queries.postgres.dialect import LazyCatalog
 
-KINDS = frozenset({"regclass", "regtype", "regproc", "regprocedure", "regnamespace", "regrole"})
+KINDS = frozenset(
+    {"regclass", "regtype", "regproc", "regprocedure", "regoper", "regoperator", "regnamespace", "regrole"}
+)
 NUMBER_FUNCTIONS = ("pg_", "has_", "obj_description", "col_description", "format_type")
 """Beginnings of the names of functions that take oids."""
 _NUMBERS = frozenset({"oid", "int4", "int8", "BIGINT", "INTEGER", "UINTEGER", "regproc"})
@@ -87,6 +89,8 @@ _SAID = {
     "regclass": "relation",
     "regtype": "type",
     "regproc": "function",
+    "regoper": "operator",
+    "regoperator": "operator",
     "regnamespace": "schema",
     "regrole": "role",
 }
@@ -148,6 +152,12 @@ def _function(_catalog: LazyCatalog, text: str) -> int | None:
     return next((row["oid"] for row in found if row["proname"] == name), None)
 
 
+def _operator(_catalog: LazyCatalog, text: str) -> int | None:
+    name = text.partition("(")[0].strip().removeprefix("pg_catalog.")
+    found: list[dict[str, Any]] = fixed_rows("pg_operator").select(["oid", "oprname"]).to_pylist()
+    return next((row["oid"] for row in found if row["oprname"] == name), None)
+
+
 def _schema(catalog: LazyCatalog, text: str) -> int | None:
     return catalog.made.schemas.get(split_name(text)[-1])
 
@@ -156,4 +166,12 @@ def _role(catalog: LazyCatalog, text: str) -> int | None:
     return catalog.made.roles.get(split_name(text)[-1])
 
 
-_LOOK_UPS = {"regclass": _relation, "regtype": _type, "regproc": _function, "regnamespace": _schema, "regrole": _role}
+_LOOK_UPS = {
+    "regclass": _relation,
+    "regtype": _type,
+    "regproc": _function,
+    "regoper": _operator,
+    "regoperator": _operator,
+    "regnamespace": _schema,
+    "regrole": _role,
+}

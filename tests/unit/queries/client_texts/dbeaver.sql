@@ -233,3 +233,98 @@ LEFT OUTER JOIN pg_catalog.pg_description dsc ON (c.oid=dsc.objoid AND a.attnum 
 WHERE a.attnum > 0 AND NOT a.attisdropped AND c.oid={orders}
 ORDER BY a.attnum
 ;;
+
+-- name: sessions
+-- differs: objects that a lake does not have
+SELECT sa.* FROM pg_catalog.pg_stat_activity sa
+;;
+
+-- name: members of a role
+SELECT * FROM pg_catalog.pg_auth_members WHERE member=10
+;;
+
+-- name: permissions of a role
+-- differs: other users, owners and databases
+SELECT * FROM information_schema.table_privileges WHERE table_catalog='shop' AND grantee='ann'
+;;
+
+-- name: triggers
+SELECT x.oid,x.*,p.pronamespace AS func_schema_id,d.description
+FROM pg_catalog.pg_trigger x
+LEFT OUTER JOIN pg_catalog.pg_proc p ON p.oid=x.tgfoid 
+LEFT OUTER JOIN pg_catalog.pg_description d ON d.objoid=x.oid AND d.objsubid=0 
+WHERE x.tgrelid={orders} AND NOT x.tgisinternal
+;;
+
+-- name: rules
+SELECT x.oid,x.* FROM pg_catalog.pg_rewrite x WHERE x.ev_class={orders} AND x.rulename <> '_RETURN'
+;;
+
+-- name: policies
+SELECT *,pg_catalog.pg_get_expr(polqual, polrelid) as polqual_expr,pg_catalog.pg_get_expr(polwithcheck, polrelid) as polwithcheck_expr FROM pg_catalog.pg_policy WHERE polrelid={orders}
+;;
+
+-- name: search of tables
+SELECT pc.oid,pc.relname,pc.relnamespace,pc.relkind FROM pg_catalog.pg_class pc 
+LEFT JOIN pg_catalog.pg_description pd ON pc.oid = pd.objoid AND pd.objsubid = 0 
+WHERE pc.relkind in('r','v','m','f','p') AND (pc.relname ILIKE '%ord%' OR pd.description ILIKE '%ord%') AND pc.relnamespace IN ({shop}) ORDER BY pc.relname LIMIT 100
+;;
+
+-- name: search of columns
+SELECT x.attname,x.attrelid,x.atttypid,c.relnamespace FROM pg_catalog.pg_attribute x, pg_catalog.pg_class c 
+WHERE c.oid=x.attrelid AND x.attname ILIKE '%ord%' AND c.relnamespace IN ({shop}) AND c.relkind = 'r' ORDER BY x.attname LIMIT 100
+;;
+
+-- name: dependencies
+-- differs: objects that a lake does not have
+SELECT DISTINCT dep.deptype, dep.classid, dep.objid, cl.relkind, attr.attname, pg_get_expr(ad.adbin, ad.adrelid) adefval, 
+CASE WHEN cl.relkind IS NOT NULL THEN cl.relkind::text || COALESCE(dep.objsubid::text, '') WHEN tg.oid IS NOT NULL THEN 'T'::text WHEN ty.oid IS NOT NULL THEN 'y'::text WHEN ns.oid IS NOT NULL THEN 'n'::text WHEN pr.oid IS NOT NULL THEN 'p'::text WHEN la.oid IS NOT NULL THEN 'l'::text WHEN rw.oid IS NOT NULL THEN 'R'::text WHEN co.oid IS NOT NULL THEN 'C'::text || contype::text WHEN ad.oid IS NOT NULL THEN 'A'::text ELSE '' END AS type, 
+COALESCE(coc.relname, clrw.relname) AS ownertable, 
+CASE WHEN cl.relname IS NOT NULL AND att.attname IS NOT NULL THEN cl.relname || '.' || att.attname ELSE COALESCE(cl.relname, co.conname, pr.proname, tg.tgname, ty.typname, la.lanname, rw.rulename, ns.nspname) END AS refname, 
+COALESCE(nsc.nspname, nso.nspname, nsp.nspname, nst.nspname, nsrw.nspname) AS nspname 
+FROM pg_depend dep 
+LEFT JOIN pg_class cl ON dep.objid=cl.oid 
+LEFT JOIN pg_attribute att ON dep.objid=att.attrelid AND dep.objsubid=att.attnum 
+LEFT JOIN pg_namespace nsc ON cl.relnamespace=nsc.oid 
+LEFT JOIN pg_proc pr ON dep.objid=pr.oid 
+LEFT JOIN pg_namespace nsp ON pr.pronamespace=nsp.oid 
+LEFT JOIN pg_trigger tg ON dep.objid=tg.oid 
+LEFT JOIN pg_type ty ON dep.objid=ty.oid 
+LEFT JOIN pg_namespace nst ON ty.typnamespace=nst.oid 
+LEFT JOIN pg_constraint co ON dep.objid=co.oid 
+LEFT JOIN pg_class coc ON co.conrelid=coc.oid 
+LEFT JOIN pg_namespace nso ON co.connamespace=nso.oid 
+LEFT JOIN pg_rewrite rw ON dep.objid=rw.oid 
+LEFT JOIN pg_class clrw ON clrw.oid=rw.ev_class 
+LEFT JOIN pg_namespace nsrw ON clrw.relnamespace=nsrw.oid 
+LEFT JOIN pg_language la ON dep.objid=la.oid 
+LEFT JOIN pg_namespace ns ON dep.objid=ns.oid 
+LEFT JOIN pg_attrdef ad ON ad.oid=dep.objid 
+LEFT JOIN pg_attribute attr ON attr.attrelid=ad.adrelid AND attr.attnum=ad.adnum 
+WHERE dep.refobjid={orders} 
+ORDER BY type
+;;
+
+-- name: locks
+-- differs: objects that a lake does not have
+SELECT blocked_locks.pid AS blocked_pid, blocked_activity.usename AS blocked_user, blocking_locks.pid AS blocking_pid, blocking_activity.usename AS blocking_user, blocked_activity.query AS blocked_statement, blocking_activity.query AS statement_in
+FROM pg_catalog.pg_locks blocked_locks
+JOIN pg_catalog.pg_stat_activity blocked_activity ON blocked_activity.pid = blocked_locks.pid
+JOIN pg_catalog.pg_locks blocking_locks ON blocking_locks.locktype = blocked_locks.locktype AND blocking_locks.DATABASE IS NOT DISTINCT FROM blocked_locks.DATABASE AND blocking_locks.relation IS NOT DISTINCT FROM blocked_locks.relation AND blocking_locks.pid != blocked_locks.pid
+JOIN pg_catalog.pg_stat_activity blocking_activity ON blocking_activity.pid = blocking_locks.pid
+WHERE NOT blocked_locks.GRANTED
+;;
+
+-- name: size of the database
+-- differs: sizes and numbers of rows are unknown
+SELECT pg_catalog.pg_database_size('shop')
+;;
+
+-- name: size of a tablespace
+-- differs: sizes and numbers of rows are unknown
+SELECT pg_catalog.pg_tablespace_size(1663)
+;;
+
+-- name: view definition
+SELECT pg_catalog.pg_get_viewdef({orders}, true)
+;;

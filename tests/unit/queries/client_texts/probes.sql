@@ -119,3 +119,28 @@ select
 -- differs: objects that a lake does not have
 select distinct nspname from pg_namespace
 ;;
+
+-- name: Superset cancel
+-- differs: objects that a lake does not have
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid='12'
+;;
+
+-- name: Tableau encoding and identifiers
+SELECT current_setting('max_identifier_length'), current_setting('server_encoding')
+;;
+
+-- name: SQLTools and Redash columns
+SELECT s.nspname as table_schema, c.relname as table_name, a.attname as column_name, null as data_type
+FROM pg_class c JOIN pg_namespace s ON c.relnamespace = s.oid AND s.nspname NOT IN ('pg_catalog', 'information_schema')
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE c.relkind = 'm'
+UNION
+SELECT table_schema, table_name, column_name, data_type FROM information_schema.columns WHERE table_schema NOT IN ('pg_catalog', 'information_schema')
+;;
+
+-- name: Superset comments of columns
+SELECT c.column_name, pgd.description FROM information_schema.columns c
+LEFT JOIN pg_catalog.pg_statio_all_tables st ON st.schemaname = c.table_schema AND st.relname = c.table_name
+LEFT JOIN pg_catalog.pg_description pgd ON pgd.objoid = st.relid AND pgd.objsubid = c.ordinal_position
+WHERE c.table_schema = 'shop' AND c.table_name = 'orders'
+;;
