@@ -74,6 +74,7 @@ OTHER_ROWS = {
     r"\d+": "sizes are unknown",
     r"\dAf \dAp \dAo \dC \dc \dF \dL \dx": "the lake has none",
     r"\dconfig \drds": "settings are others",
+    r"\do": "operators are not listed",
     r"\du \dg": "roles are the user and the owner of all tables",
     r"\l \l+": "there is one database",
     r"\sf": "the text of a function is unknown",
