@@ -3,7 +3,8 @@
 1. DuckDB counts most of its memory (`query_bytes`), but no long texts and no rows on their way to the client. The bound
    counts everything: all memory that the process may write to.
 2. A question beyond the bound is interrupted. If that frees nothing within `GRACE_SECONDS`, the process ends without a
-   signal. Either way the caller gets an error that names memory, and the session lives.
+   signal. Either way the caller gets an error that names memory, and the session lives. The process is not used again,
+   because libraries keep freed memory mapped.
 3. The wall (RLIMIT_DATA) stands `ROOM_BYTES` behind the bound. Little memory before the wall is fatal in any thread:
    glibc ends the process if it cannot allocate `thread_local` data, and DuckDB's jemalloc reads the null pointer of a
    thread's cache that it could not make.
@@ -18,7 +19,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from lakestore.errors import LimitReached
+from lakestore.errors import LakestoreError, LimitReached
 
 BESIDE_BYTES = 512 << 20
 """Memory on top of twice DuckDB's limit: threads, and lake files that are being read."""
@@ -40,6 +41,8 @@ class MemoryWatch:
         self._lock = threading.Lock()
         self._is_asked = threading.Event()
         self._is_over = False
+        self._end = 0.0
+        """The end of the grace of a question beyond the bound."""
         self._file: int | None = None
         """The kernel's numbers, opened before the sandbox closes the file system."""
         with suppress(FileNotFoundError):
@@ -74,22 +77,29 @@ class MemoryWatch:
         return int(os.pread(self._file, 256, 0).split()[5]) * resource.getpagesize()
 
     def _watch(self) -> None:
-        end = 0.0
         while self._is_asked.wait():
             time.sleep(LOOK_SECONDS)
-            if self._taken() <= self._most:
-                continue
-            with self._lock:
-                if not self._is_asked.is_set():
-                    continue
-                now = time.monotonic()
-                end = end if self._is_over else now + GRACE_SECONDS
-                self._is_over = True
-                if now > end:
-                    os._exit(EXIT_STATUS)
-                self._interrupt()
+            with suppress(MemoryError, OSError):  # the next look may have the memory that this one lacked
+                self._look()
+
+    def _look(self) -> None:
+        """Compare the memory with the bound. Under the lock, so that the memory is that of the present question."""
+        with self._lock:
+            if not self._is_asked.is_set() or self._taken() <= self._most:
+                return
+            now = time.monotonic()
+            self._end = self._end if self._is_over else now + GRACE_SECONDS
+            self._is_over = True
+            if now > self._end:
+                os._exit(EXIT_STATUS)
+            self._interrupt()
 
 
 def too_much() -> LimitReached:
     """The error of a question beyond its memory."""
     return LimitReached(TOO_MUCH)
+
+
+def is_too_much(error: LakestoreError) -> bool:
+    """Whether it is the error of a question beyond its memory."""
+    return isinstance(error, LimitReached) and error.message == TOO_MUCH

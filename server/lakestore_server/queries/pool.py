@@ -8,7 +8,8 @@ wait for itself. Questions are served in order of arrival; a principal at its sh
 
 from __future__ import annotations
 
-import os
+import math
+import resource
 import threading
 import time
 from collections import Counter
@@ -42,8 +43,22 @@ class QueryProcess:
 
     def resident_bytes(self) -> int:
         """Memory that the process uses now; 0 where the system does not tell."""
+        return self._pages(1) * resource.getpagesize()
+
+    def room_bytes(self) -> float:
+        """Memory that the process may take before its wall, see `MemoryWatch`; infinite where the system does not tell.
+
+        Memory that a library has freed and keeps mapped counts as taken. Resident memory does not show it.
+        """
+        wall = resource.RLIM_INFINITY
+        with suppress(OSError, AttributeError):  # the process has ended; only Linux tells
+            wall, _ = resource.prlimit(self.child.pid or -1, resource.RLIMIT_DATA)
+        return math.inf if wall == resource.RLIM_INFINITY else wall - self._pages(5) * resource.getpagesize()
+
+    def _pages(self, field: int) -> int:
+        """A number of the kernel's `statm`: 1 is resident memory, 5 is memory that the process may write to."""
         with suppress(OSError, ValueError, IndexError):
-            return int(Path(f"/proc/{self.child.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            return int(Path(f"/proc/{self.child.pid}/statm").read_text().split()[field])
         return 0
 
     def end(self) -> None:
@@ -61,11 +76,14 @@ class _Waiter:
 class Pool:
     """The processes of one server. Thread-safe."""
 
-    def __init__(self, start: Callable[[], Child], *, most: int, share: int, resident_bytes: int) -> None:
+    def __init__(
+        self, start: Callable[[], Child], *, most: int, share: int, resident_bytes: int, room_bytes: int
+    ) -> None:
         """A principal with `share` of `most` processes gets another one only while nobody with fewer waits. A process
-        of more than `resident_bytes` is not used again.
+        of more than `resident_bytes`, or with less than `room_bytes` before its wall, is not used again.
         """
-        self._start, self._most, self._share, self._resident_bytes = start, most, share, resident_bytes
+        self._start, self._most, self._share = start, most, share
+        self._resident_bytes, self._room_bytes = resident_bytes, room_bytes
         self._changed = threading.Condition()
         self._idle: list[QueryProcess] = []
         """In the order in which they became idle."""
@@ -124,7 +142,11 @@ class Pool:
 
     def give_back(self, process: QueryProcess, generation: int) -> None:
         """Return a process whose question is answered. It is ended if the rights have changed, or if it is worn."""
-        is_worn = process.questions >= QUESTIONS_MAX or process.resident_bytes() > self._resident_bytes
+        is_worn = (
+            process.questions >= QUESTIONS_MAX
+            or process.resident_bytes() > self._resident_bytes
+            or process.room_bytes() < self._room_bytes
+        )
         is_kept = process.generation == generation and not is_worn
         with self._changed:
             self._leave(process)

@@ -40,6 +40,7 @@ from lakestore_server.queries.answer import Answer, MayWait
 from lakestore_server.queries.constant_query import ConstantAnswer, described
 from lakestore_server.queries.key_query import KeyAnswer, KeyQueries
 from lakestore_server.queries.lake_files import LakeFiles
+from lakestore_server.queries.memory_watch import ROOM_BYTES, is_too_much
 from lakestore_server.queries.pool import Pool, QueryProcess
 from lakestore_server.queries.question import (
     INTERRUPTED,
@@ -111,7 +112,11 @@ class QueryService:
         self.keys = KeyQueries(rpcs)
         most = limits.query_processes
         self.pool = Pool(
-            self._child, most=most, share=share_of(most, limits), resident_bytes=IDLE_BYTES + limits.query_bytes
+            self._child,
+            most=most,
+            share=share_of(most, limits),
+            resident_bytes=IDLE_BYTES + limits.query_bytes,
+            room_bytes=ROOM_BYTES + limits.query_bytes,
         )
         figures.processes = self.pool.counts
         self._lock = threading.Lock()
@@ -390,6 +395,8 @@ class QueryRun:
         """The end of the time of an interrupted process; None without an interrupt."""
         self._is_interrupted = False
         """Whether the process has ended its answer because of the interrupt."""
+        self._is_worn = False
+        """Whether the process is not used again: the question needed too much memory, which may stay mapped."""
         self.is_over = False
         """Whether the process has given its whole answer."""
         self.number = next(_run_numbers)
@@ -491,6 +498,7 @@ class QueryRun:
             raise self._exit_error(error.signal) from error
         except LakestoreError as error:  # of the process, which waits for its next question, or of the rights
             self.is_over, self.outcome = True, error.kind
+            self._is_worn = is_too_much(error)
             raise
         if self._why:
             raise self._exit_error()
@@ -512,7 +520,7 @@ class QueryRun:
         """Release what the question held."""
         with self._lock:
             process, self._process = self._process, None
-            is_whole = self.is_over and (not self._why or self._is_interrupted)
+            is_whole = self.is_over and not self._is_worn and (not self._why or self._is_interrupted)
             self.is_over = True
         for stream in self._streams.values():
             stream.close()

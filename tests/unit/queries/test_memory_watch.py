@@ -68,3 +68,42 @@ def test_a_question_that_keeps_its_memory_ends_the_process(monkeypatch: pytest.M
     until(lambda: bool(exits), "the end of the process")
     assert exits == [module.EXIT_STATUS]
     assert len(interrupts) > 1, "it was interrupted again meanwhile"
+
+
+@pytest.mark.usefixtures("walls")
+def test_a_question_is_not_interrupted_for_the_memory_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupts: list[str] = []
+    measured: list[int] = []
+    made = watch(monkeypatch, 1 << 40, interrupts)
+
+    def taken() -> int:
+        is_late = not made._lock.locked()
+        if is_late:  # nothing keeps the question from its end, and the next one from its begin
+            made.end()
+            made.begin()
+        measured.append(1 << 60 if is_late else 0)
+        return measured[-1]
+
+    monkeypatch.setattr(made, "_taken", taken)
+    made.begin()
+    until(lambda: len(measured) > 2, "the third look")
+    assert not made.end()
+    assert not interrupts
+
+
+@pytest.mark.usefixtures("walls", "exits")
+@pytest.mark.parametrize("error", [MemoryError, OSError])
+def test_a_look_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    interrupts: list[str] = []
+    made = watch(monkeypatch, 1 << 40, interrupts)
+    failures = [error()]
+
+    def taken() -> int:
+        if failures:
+            raise failures.pop()
+        return 1 << 60
+
+    monkeypatch.setattr(made, "_taken", taken)
+    made.begin()
+    until(lambda: interrupts, "an interrupt", 10)
+    assert made.end()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+import resource
 import threading
 from typing import Any, cast
 
@@ -15,12 +18,13 @@ from lakestore_server.queries.pool import Pool, QueryProcess
 from tests.support.waiting import until
 
 LIMITS = Limits(query_processes=2, query_wait_seconds=0, principal_percent=50)
+MAPPED_BYTES = 512 << 20
 
 
 class StandIn:
     """A process that does nothing."""
 
-    pid = None
+    pid: int | None = None
 
     def __init__(self) -> None:
         self.has_ended = self.is_started = False
@@ -36,7 +40,7 @@ class StandIn:
 
 def pool_of(most: int = LIMITS.query_processes, share: int | None = None) -> Pool:
     share = share_of(most, LIMITS) if share is None else share
-    return Pool(lambda: cast("Any", StandIn()), most=most, share=share, resident_bytes=1 << 40)
+    return Pool(lambda: cast("Any", StandIn()), most=most, share=share, resident_bytes=1 << 40, room_bytes=1 << 20)
 
 
 def take(pool: Pool, owner: str, generation: int = 0, seconds: float = LIMITS.query_wait_seconds) -> QueryProcess:
@@ -207,6 +211,21 @@ def test_a_worn_process_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(QueryProcess, "resident_bytes", lambda _: 1 << 50)
     pool.give_back(second, 0)
     assert second.child.has_ended
+    monkeypatch.undo()
+    third = take(pool, "ann")
+    monkeypatch.setattr(QueryProcess, "room_bytes", lambda _: 1 << 10)
+    pool.give_back(third, 0)
+    assert third.child.has_ended
+
+
+def test_memory_that_stays_mapped_takes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "prlimit", lambda *_: (1 << 40, 1 << 40))
+    child = StandIn()
+    child.pid = os.getpid()
+    process = QueryProcess(cast("Any", child))
+    before = process.room_bytes()
+    with mmap.mmap(-1, MAPPED_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):  # as of freed memory: no page of it
+        assert before - process.room_bytes() > MAPPED_BYTES // 2
 
 
 def test_a_closed_pool_ends_everything() -> None:
