@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -67,6 +68,17 @@ def test_every_message_is_read_wherever_it_is_cut(is_started: bool) -> None:
             assert box.next_message() == message
             assert box.next_message() is None
             assert len(box) == 0
+
+
+@pytest.mark.parametrize("rest", [b"", b"S"])
+def test_a_long_message_that_is_read_leaves_nothing(rest: bytes) -> None:
+    box = inbox(is_started=True)
+    box.bytes_max = 2 << 20
+    box.feed(wire.bind([b"x" * (1 << 20)]) + rest)
+    assert len(box) > 1 << 20
+    assert isinstance(box.next_message(), messages.Bind)
+    assert len(box) == len(rest)
+    assert sys.getsizeof(box._data) < 1 << 10, "its memory is free"
 
 
 def test_messages_come_one_after_the_other() -> None:

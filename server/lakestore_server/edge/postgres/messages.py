@@ -18,6 +18,8 @@ PROTOCOL_MINOR_MAX = 2
 CANCEL_CODE, TLS_CODE, GSS_CODE = 80_877_102, 80_877_103, 80_877_104
 START_BYTES_MAX = 10_000
 """The longest message of a client that is not authenticated."""
+DROPPED_BYTES = 64 << 10
+"""Bytes of read messages that an inbox keeps before messages that are not read."""
 _INT32, _INT16, _COUNT = struct.Struct("!i"), struct.Struct("!h"), struct.Struct("!H")
 _FORMATS = frozenset({0, 1})
 _HEAD = struct.Struct("!ci")
@@ -147,19 +149,17 @@ class Inbox:
     def __init__(self) -> None:
         self._data = bytearray()
         self._place = 0
-        """The begin of the next message. The bytes before it are dropped when more come."""
+        """The begin of the next message; see `_drop`."""
         self._is_started = False
         self.bytes_max = START_BYTES_MAX
         """The longest message that is taken."""
 
     def __len__(self) -> int:
-        return len(self._data) - self._place
+        """Bytes that the inbox keeps."""
+        return len(self._data)
 
     def feed(self, data: bytes) -> None:
         """Add received bytes."""
-        if self._place:
-            del self._data[: self._place]
-            self._place = 0
         self._data += data
 
     def started(self) -> None:
@@ -198,8 +198,19 @@ class Inbox:
         begin = self._place + head
         if len(self._data) < begin + size:
             return None
-        self._place = begin + size
-        return bytes(self._data[begin + 4 : begin + size])
+        body = bytes(self._data[begin + 4 : begin + size])
+        self._drop(begin + size)
+        return body
+
+    def _drop(self, place: int) -> None:
+        """Drop the bytes before the next message: all at once if it has not begun to come, else many together."""
+        if place == len(self._data):
+            self._data, self._place = bytearray(), 0  # `clear` may keep the memory
+        elif place > DROPPED_BYTES:
+            del self._data[:place]
+            self._place = 0
+        else:
+            self._place = place
 
 
 class _Reader:
