@@ -35,10 +35,10 @@ class Calls:
     def parsed(self, _name: str, data: bytes) -> pb.PlanRequest:
         return pb.PlanRequest.FromString(data)
 
-    def answer(self, _call: object, _name: str, _request: object) -> pb.PlanAnswer:
+    def answer(self, _call: object, _name: str, _request: object, **_: bool) -> pb.PlanAnswer:
         return pb.PlanAnswer()
 
-    def stream(self, _call: object, _name: str, _request: object) -> Generator[Any]:
+    def stream(self, _call: object, _name: str, _request: object, **_: bool) -> Generator[Any]:
         yield pb.PlanAnswer()
 
 

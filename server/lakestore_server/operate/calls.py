@@ -130,6 +130,18 @@ class Calls:
         """Count and time the block as a call; it is refused during a drain unless it is a part of a running call."""
         return _Call(self, method, is_stream=is_stream, is_part=is_part)
 
+    def hold(self, name: str) -> None:
+        """Let a drain wait for work of several calls, until `release`. Raises `Unavailable` during a drain."""
+        with self._lock:
+            self.refuse_when_draining()
+            self._running[name] += 1
+
+    def release(self, name: str) -> None:
+        """The work of `hold` has ended."""
+        with self._lock:
+            self._running[name] -= 1
+            self._changed.notify_all()
+
     def begin(self, method: str) -> float:
         """Count a call that begins; the time of its begin."""
         began = self._clock.monotonic()

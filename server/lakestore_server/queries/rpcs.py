@@ -30,7 +30,7 @@ class Rpcs:
 
     def __init__(self, service: Service, admission: Admission) -> None:
         self._admission = admission
-        self._methods, self._key_row = rpc.METHODS, service.key_row
+        self._methods, self._key_row, self.calls = rpc.METHODS, service.key_row, service.calls
         self.key_row_waits = service.key_row_waits
         """Whether `key_row` asks other servers."""
         self.view: Callable[[], View] = service.view

@@ -76,6 +76,8 @@ GRACE_SECONDS = 5.0
 IDLE_BYTES = 512 << 20
 """A process that keeps more memory than this, and `query_bytes`, behind a question is not used again."""
 GOING_DOWN = "the server is going down"
+HELD_AS = "Query"
+"""The name of a question among the calls for which a drain waits."""
 PROCESS_ENDED = "the query's process has ended: it may have needed more memory than it may take"
 """The error for a process that has ended without a signal. It ends so if a question does not give its memory back."""
 _SIGNALS = {
@@ -275,8 +277,8 @@ class QuerySession:
         """The answer of a constant or key query; None if a process must answer, or without `waits` if the look-up may
         wait."""
         service, began = self._service, time.monotonic()
-        if self._is_closed or self._refusal or service.is_closing:
-            return None
+        if self._is_closed or self._refusal or service.is_closing or service.rpcs.calls.is_draining:
+            return None  # `_begin` refuses it
         outcome: str = "NotFresh"
         answer: KeyAnswer | ConstantAnswer | None = None
         try:
@@ -303,16 +305,21 @@ class QuerySession:
                 raise Cancelled(f"the query was ended: {'its reader is gone' if self._is_closed else GOING_DOWN}")
             if self._refusal:
                 raise Cancelled(f"the query was ended: {self._refusal}")
+            self._service.rpcs.calls.hold(HELD_AS)
             self._runs.add(run)
         self._service.begins(run)
         return run
 
     def _end(self, run: QueryRun, *, is_counted: bool = False) -> None:
-        run.end()
-        self._service.ends(run)
-        with self._lock:
-            is_first = run in self._runs
-            self._runs.discard(run)
+        try:
+            run.end()
+        finally:
+            self._service.ends(run)
+            with self._lock:
+                is_first = run in self._runs
+                self._runs.discard(run)
+            if is_first:
+                self._service.rpcs.calls.release(HELD_AS)
         if is_first and is_counted:
             run.count_end()
 

@@ -345,6 +345,21 @@ def test_a_row_that_is_longer_than_a_part_leaves_the_process(served: Served, ser
     assert [each.child.pid for each in service.pool._idle] == [process]
 
 
+def test_a_drain_waits_for_a_question_and_refuses_later_ones(
+    served: Served, service: QueryService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, calls = session(served), service.rpcs.calls
+    monkeypatch.setattr(calls, "_is_draining", False)  # it is false again after the test
+    with asked.run(Question(MANY.format(1_000_000))) as answer:
+        assert not calls.drain(0), "the question makes no call now, and runs"
+        constant = Question("SELECT 1", dialect=Dialect.POSTGRES, form=Form.ROWS)
+        for question in (constant, Question("SELECT * FROM shop.orders WHERE id = 1"), Question("SELECT 1 AS n")):
+            with pytest.raises(Unavailable, match="going down: try again"):
+                session(served).run(question)
+        assert sum(part.rows for part in answer.parts()) == 1_000_000
+    assert calls.drain(60)
+
+
 def test_a_closed_session_takes_no_question(served: Served) -> None:
     asked = session(served)
     asked.close()
