@@ -169,7 +169,7 @@ def sent_bytes(limits: Limits) -> int:
 
 def bounded(batch: pa.RecordBatch, bytes_max: int = DEFAULT.read_batch_bytes) -> Iterator[pa.RecordBatch]:
     """The batch in pieces that fit into a message; a single row may be larger."""
-    if message_size(batch) <= bytes_max or batch.num_rows <= 1:
+    if batch.num_rows <= 1 or message_size(batch) <= bytes_max or batch.nbytes <= bytes_max:
         yield batch
         return
     half = batch.num_rows // 2
@@ -203,17 +203,24 @@ def messages(batches: Iterable[pa.RecordBatch], limits: Limits) -> Iterator[pb.R
         for piece in bounded(batch, sent_bytes(limits)):
             size += message_size(piece)
             if waiting and size > together:
-                yield from _sent(waiting, limits.message_bytes)
+                yield from _sent(_joined(waiting, limits.fetch_batch_rows), limits.message_bytes)
                 waiting, size = [], message_size(piece)
             waiting.append(piece)
     if waiting:
-        yield from _sent(waiting, limits.message_bytes)
+        yield from _sent(_joined(waiting, limits.fetch_batch_rows), limits.message_bytes)
+
+
+def _joined(batches: Sequence[pa.RecordBatch], rows_max: int) -> Sequence[pa.RecordBatch]:
+    """Small batches as few, of at most so many rows."""
+    rows = sum(batch.num_rows for batch in batches)
+    if len(batches) == 1 or rows > len(batches) * _SMALL_ROWS:
+        return batches
+    whole = pa.concat_batches(batches)
+    return [whole.slice(at, rows_max) for at in range(0, max(rows, 1), rows_max)]
 
 
 def _sent(batches: Sequence[pa.RecordBatch], bytes_max: int) -> Iterator[pb.RowBatch]:
     """Rows as one message, or as several if their many columns make one too large."""
-    if 1 < len(batches) and sum(batch.num_rows for batch in batches) <= len(batches) * _SMALL_ROWS:
-        batches = [pa.concat_batches(batches)]
     data, first = encode(batches[0].schema, batches), batches[0]
     # `ByteSize` would encode the message, which costs a sixth of a scan.
     if len(data) + _HEAD_BYTES <= bytes_max or (len(batches) == 1 and first.num_rows <= 1):
