@@ -6,6 +6,7 @@ run meets it, the rows are counted without being read. Bounds may be wider than 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from pyroaring import BitMap
 
 from lakestore.errors import Invalid
 from lakestore.rows.condition import AllOf, AnyOf, Comparison, Skip
+from lakestore.rows.distinct import distinct
 
 Offsets = npt.NDArray[np.int64]
 _LOW = np.int64(0xFFFFFFFF)
@@ -57,7 +59,7 @@ class OffsetSet:
         arrays = [part for part in parts if len(part)]
         if not arrays:
             return OffsetSet(_EMPTY)
-        return OffsetSet(np.unique(np.concatenate(arrays)))
+        return OffsetSet(distinct(np.concatenate(arrays)))
 
     def __len__(self) -> int:
         return len(self.values)
@@ -98,10 +100,7 @@ class OffsetSet:
     def encode(self) -> list[tuple[int, bytes]]:
         """(high 32 bits, roaring bitmap of the low 32 bits) pairs."""
         highs = self.values >> 32
-        return [
-            (int(high), BitMap((self.values[highs == high] & _LOW).astype(np.uint32)).serialize())
-            for high in np.unique(highs)
-        ]
+        return [(int(high), _bitmap(self.values[highs == high] & _LOW).serialize()) for high in np.unique(highs)]
 
     @staticmethod
     def decode(runs: Iterable[tuple[int, bytes]]) -> OffsetSet:
@@ -111,6 +110,11 @@ class OffsetSet:
             for high, data in runs
         ]
         return OffsetSet(np.concatenate(parts) if parts else _EMPTY)
+
+
+def _bitmap(values: Offsets) -> BitMap:
+    """pyroaring reads an `array` as memory, but an array of NumPy number by number."""
+    return BitMap(array("I", values.astype(np.uint32).tobytes()))
 
 
 OVERHEAD_BYTES = 64 << 10

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from lakestore.errors import Conflict
 from lakestore.rows import row_hash
+from lakestore.rows.distinct import distinct
 from lakestore.rows.row_hash import Hashes
 from lakestore.union import arrow
 from lakestore.union.cut import Cut, Transport
@@ -79,7 +80,7 @@ def difference(transport: Transport, table: str, branch: str, *, sample: int = 1
         else:
             removed, added = _more(mine.rows, theirs.rows), _more(theirs.rows, mine.rows)
             changed = np.zeros(0, dtype=np.uint64)
-        wanted = [np.unique(keys)[:sample] for keys in (changed, removed, added)]
+        wanted = [distinct(keys)[:sample] for keys in (changed, removed, added)]
         pairs = _pairs(cut, before, after, wanted, sample)
         same = len(mine.rows) - len(changed) - len(removed)
         return Difference(table, branch, cut.token, same, len(changed), len(removed), len(added), pairs)

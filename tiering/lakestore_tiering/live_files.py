@@ -23,6 +23,7 @@ from lakestore.iceberg.manifest_lists import DELETES, Manifest, read_list
 from lakestore.iceberg.manifests import POSITION_DELETES, Entry
 from lakestore.iceberg.row_search import BoundsTable, Keys, RowSearch
 from lakestore.iceberg.values import partition_key
+from lakestore.rows.distinct import distinct
 from lakestore_tiering.iceberg_java import Iceberg, LakeFile
 from lakestore_tiering.snapshot_files import Key, ManifestReader, key_of_file
 
@@ -170,7 +171,7 @@ class MainFiles:
     @cached_property
     def files_with_deletes(self) -> int:
         """Number of data files, live or not, that have a delete file of their own; others have none or share one."""
-        return len(np.unique(self._joined([each.entries.named[0][each.entries.named[1]] for each in self.deletes])))
+        return len(distinct(self._joined([each.entries.named[0][each.entries.named[1]] for each in self.deletes])))
 
     def manifest_sizes(self) -> tuple[list[int], list[int]]:
         """The sizes in bytes of the manifests of data files, and of delete files."""

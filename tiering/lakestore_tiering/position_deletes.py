@@ -22,6 +22,7 @@ from lakestore.iceberg.offset_cache import DeadRows, read_columns
 from lakestore.iceberg.position_deletes import PATH_ID, POSITION_ID
 from lakestore.iceberg.puffin import Positions, vector
 from lakestore.iceberg.values import Metrics
+from lakestore.rows.distinct import distinct
 from lakestore_tiering import manifest_files
 from lakestore_tiering.iceberg_java import Iceberg, LakeFile, java_map
 
@@ -51,7 +52,7 @@ def _parquet_files(lake: Iceberg, dead_rows: Sequence[DeadRows[LakeFile]]) -> De
         positions, old = part.positions, part.file.deletes
         if len(old) >= FILES_PER_DATA_FILE_MAX and all(delete.alone for delete in old.values()):
             read = (_read(delete.java, part.file) for delete in old.values())
-            positions = np.unique(np.concatenate([positions, *read]))
+            positions = distinct(np.concatenate([positions, *read]))
             deletes.removed.extend(delete.java for delete in old.values())
         made.append((part.file, positions))
     provider = lake.table.locationProvider()

@@ -45,6 +45,7 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
 from lakestore.rows.condition import RowFilter
 from lakestore.rows.condition_text import parse
+from lakestore.rows.distinct import distinct
 from lakestore.rows.ranges import OVERHEAD_BYTES
 from lakestore.rows.scalar_casts import Mask
 
@@ -436,7 +437,7 @@ def refuse_companions(inputs: Inputs, ends: Ends) -> None:
         return
     for rows in ends.tables:
         if rows.atomic is not None:
-            found = np.unique(rows.record[np.isin(rows.atomic, groups)])
+            found = distinct(rows.record[np.isin(rows.atomic, groups)])
             ends.reject(rows.table, [half_a_change(r) for r in found.tolist()])
 
 
@@ -457,7 +458,7 @@ def settle_records(records: Records, ends: Ends, extra: Mapping[str, pa.DataType
         seen[rows.record] = True
     passed: dict[str, Ints] = {}
     for reason, parts in ends.passed.items():
-        left = np.unique(np.concatenate(parts))
+        left = distinct(np.concatenate(parts))
         left = left[~seen[left]]
         seen[left] = True
         if len(left):

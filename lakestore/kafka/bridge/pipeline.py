@@ -26,6 +26,7 @@ from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import CHANGES, TopicSpec
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
+from lakestore.rows.distinct import distinct
 
 TOLD_MAX = 1_000
 """Unread fields of a topic that are logged."""
@@ -112,7 +113,7 @@ class Pipeline:
 
     def _with_keys(self, inputs: Inputs, name: str, ends: Ends) -> Inputs:
         records = inputs.records
-        numbers = np.unique(inputs.record)
+        numbers = distinct(inputs.record)
         some = records if len(numbers) == len(records) else records.take(numbers)
         found = self._decoded_keys(some)
         ends.reject(name, [replace(reject, record=int(numbers[reject.record])) for reject in found.rejects])

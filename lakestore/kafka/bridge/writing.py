@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from lakestore.kafka.bridge.outcome import MappedBlock, Op, Reject, TableRows, half_a_change
 from lakestore.kafka.bridge.positions import Place
 from lakestore.kafka.bridge.records import Ints, Records
+from lakestore.rows.distinct import distinct
 
 RUNS_MAX = 4
 """Runs of equal operations that are sent unchanged. More runs are grouped into waves."""
@@ -67,7 +68,7 @@ class Part:
         added = {table: list(some) for table, some in rejects.items()}
         bad = sorted({each.record for some in added.values() for each in some})
         groups = [_groups(rows)[np.isin(rows.record, bad)] for rows in self.mapped.tables]
-        halves = np.unique(np.concatenate([group[group >= 0] for group in groups]))
+        halves = distinct(np.concatenate([group[group >= 0] for group in groups]))
         tables = []
         for rows in self.mapped.tables:
             gone = [each.record for each in added.get(rows.table, ())]

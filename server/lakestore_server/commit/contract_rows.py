@@ -22,6 +22,7 @@ from lakestore.model.contract.late_data import DROP, REWRITE
 from lakestore.model.contract.rules import COUNT, DEAD_LETTER, REFUSE, REQUIRED, Rule
 from lakestore.model.dead_letter_table import COMMIT, SCHEMA
 from lakestore.model.table import Table
+from lakestore.rows.distinct import distinct
 from lakestore.rows.json_texts import PLAIN, objects
 from lakestore.rows.row_checks import Flags, Ints, KeptValues, RowChecks, Violation
 from lakestore_server.commit.contract_times import BAD, ContractTimes, TimedRows
@@ -228,7 +229,7 @@ class TableRules:
         rows = [each.rows if numbers is None else np.sort(numbers[each.rows]) for each in violations]
         told = violations[0]
         place = int(told.rows[0] if numbers is None else told.rows[np.argmin(numbers[told.rows])])
-        count = len(np.unique(np.concatenate(rows)))
+        count = len(distinct(np.concatenate(rows)))
         several = f", one of {count} rows that break rules" if count > 1 else ""
         error = Violated(
             f"table {self.table.name}: row {rows[0][0]} breaks the rule {told.rule.where} of the contract:"

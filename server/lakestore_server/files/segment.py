@@ -25,6 +25,7 @@ import orjson
 import pyarrow as pa
 
 from lakestore.errors import Corrupt
+from lakestore.rows.distinct import distinct
 from lakestore.rows.ipc import FRAME, crc32c
 from lakestore_server.arrays.flat_batch import FlatBatch
 from lakestore_server.files.data_folder import EXTENTS
@@ -157,7 +158,7 @@ class BlockChecks:
         blocks = np.concatenate([low, high]) if (high - low < 2).all() else _between(low, high)
         unknown = blocks[~self._known[blocks]]
         if len(unknown):
-            self._compare(np.unique(unknown))
+            self._compare(distinct(unknown))
         else:
             self._next_one()
 

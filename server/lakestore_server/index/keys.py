@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from lakestore.limits import WIDEST
 from lakestore.rows import keys
+from lakestore.rows.distinct import distinct
 from lakestore_server.arrays.grouping import Flags, first_places, linked, ordered
 from lakestore_server.arrays.padded_bytes import WORD_BYTES, PaddedBytes
 from lakestore_server.arrays.padded_bytes import joined as padded_joined
@@ -79,7 +80,7 @@ class NumberKeys:
 
     def ascending(self) -> NumberKeys:
         """Each key once, in order."""
-        return NumberKeys(self.prefix, self.width, np.unique(self.numbers))
+        return NumberKeys(self.prefix, self.width, distinct(self.numbers))
 
     def at(self, bound: bytes) -> int:
         """The number of keys below a bound. The keys must be ascending."""

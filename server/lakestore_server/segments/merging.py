@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from lakestore.errors import Corrupt
 from lakestore.limits import Limits
+from lakestore.rows.distinct import distinct
 from lakestore_server.commit.engine import CommitLoop
 from lakestore_server.commit.priority import DutyPriority
 from lakestore_server.files import new_segment
@@ -53,7 +54,7 @@ def write(disk: Disk, path: Path, segments: Sequence[Segment], pause: Callable[[
     index = CommitIndex.joined([segment.index for segment in segments])
     sparse = None
     if any(segment.is_sparse for segment in segments) or any(b.start > a.end for a, b in pairwise(segments)):
-        kills = np.unique(np.concatenate([segment.kills() for segment in segments]))
+        kills = distinct(np.concatenate([segment.kills() for segment in segments]))
         sparse = np.concatenate([piece.offsets() for piece in pieces]), kills
     made = encoded_rows(batches, about, index, sparse)
     return even_writes.write(disk, path, made.parts, POINTS, pause, is_cached=is_cached)

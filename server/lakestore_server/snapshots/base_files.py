@@ -23,6 +23,7 @@ from lakestore.iceberg.manifest_lists import Manifest, read_list
 from lakestore.iceberg.manifests import DATA, EQUALITY_DELETES, Entry, File
 from lakestore.iceberg.offset_cache import OffsetCache, read_columns, value_names
 from lakestore.iceberg.row_search import BUCKET_SHIFT, OFFSET_MASK, BoundsTable, Flags, RowSearch
+from lakestore.rows.distinct import distinct
 from lakestore_server.host.yield_points import yield_point
 from lakestore_server.snapshots.steps import Heads, Ints
 
@@ -249,7 +250,7 @@ def vector_of(file: File) -> Ints:
 def _positions(file: File, path: str) -> Ints:
     yield_point()
     columns = read_columns(file.path, file.format.upper(), position_deletes.COLUMNS)
-    return np.unique(position_deletes.decode(columns, file.path).get(path, NO_POSITIONS))  # other engines may not sort
+    return distinct(position_deletes.decode(columns, file.path).get(path, NO_POSITIONS))  # other engines may not sort
 
 
 def union(parts: Sequence[Ints]) -> Ints:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.model import columns
-from lakestore.rows import ipc
 from lakestore_server.arrays.flat_batch import FlatBatch
 
 
@@ -224,10 +223,10 @@ class MemoryChunk:
     flat: Callable[[], FlatBatch] | None = None
     """The `flat` of the one batch."""
     size: int = field(init=False)
-    """Bytes of the batch as a message; Arrow would count them at every call."""
+    """Bytes of the batch; Arrow would count them at every call."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", ipc.message_size(self.batch))
+        object.__setattr__(self, "size", int(self.batch.nbytes))
 
     @property
     def end(self) -> int:

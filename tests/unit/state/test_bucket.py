@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from lakestore.errors import Corrupt
 from lakestore.model.columns import Column
 from lakestore.model.table import Table
-from lakestore.rows import ipc
 from lakestore.rows.live_sum import live_sum, moved
 from lakestore_server.files import new_segment
 from lakestore_server.files.segment import Segment
@@ -156,7 +155,6 @@ def test_what_is_joined_in_memory_is_bounded_in_bytes(sizes: list[int], data: st
     log, start = BucketLog(SCHEMA), 0
     joined: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ipc, "message_size", lambda batch: batch.nbytes)
         patch.setattr(pa, "concat_batches", lambda batches: _Sized(*_sums(batches, joined)))
         for i, size in enumerate(sizes, start=1):
             rows = data.draw(st.integers(1, 5))

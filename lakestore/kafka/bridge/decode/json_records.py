@@ -34,6 +34,7 @@ from lakestore.kafka.bridge.spec import Wire
 from lakestore.kafka.bridge.unread_fields import Tree, tree_of, unread_fields
 from lakestore.model.types import is_bytes
 from lakestore.rows.casting import RECORDS, mask, null_mask
+from lakestore.rows.distinct import distinct
 from lakestore.rows.scalar_casts import whole_decimals
 
 _FRACTION = pa.decimal128(38, 9)
@@ -444,7 +445,7 @@ class JsonDecoder:
         self._whole(found.payloads, found.record, shape, block)
         passed = {TOMBSTONE: found.nulls} if len(found.nulls) else {}
         rows, record = _together(block.pieces, shape)
-        unread = {name: np.unique(np.concatenate(parts)) for name, parts in block.unread.items()}
+        unread = {name: distinct(np.concatenate(parts)) for name, parts in block.unread.items()}
         return DecodedBlock(rows, record, rejects=block.rejects, passed=passed, extra=block.extra, unread=unread)
 
     def _shape(self, wanted: pa.Schema) -> Shape:
