@@ -3,7 +3,9 @@
 1. A database answers one query at a time, over a connection of its own. Temporary views and the seed of random numbers
    end with that connection.
 2. Its settings are locked when it is made. A query gets a database with exactly its settings, or a new one.
-3. It is kept only if everything that the query made was dropped. A database that DuckDB has given up refuses the drop.
+3. It is kept only if the result was read to its end and everything that the query made was dropped. After an error or
+   an early end the old query may still run, or DuckDB may have given the database up.
+4. A fork of the process closes the idle databases before, because DuckDB's threads do not exist in the child.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +38,8 @@ class Database:
 
     def __init__(self, engine: Any, kind: Kind) -> None:
         self.kind = kind
+        self.is_read = False
+        """Whether the result was read to its end: set by its reader."""
         self._engine, self._root = engine, engine.connect(config=dict(kind.settings))
         self._root.execute(f"SET GLOBAL TimeZone = {literals.text_literal(kind.zone)}")
         if kind.is_lossless:
@@ -44,44 +48,68 @@ class Database:
         self.connection = self._root.cursor()
 
     def give_back(self, drops: Sequence[str]) -> None:
-        """Drop with these statements everything that the query made, and keep the database for another query."""
-        self.connection.close()
-        try:
-            for statement in drops:
-                self._root.execute(statement)
-            self.connection = self._root.cursor()
-        except self._engine.Error:
-            self.close()
-        else:
-            _keep(self)
+        """Drop with these statements everything that the query made, and keep the database for another query.
+
+        It is closed if its result was not read to the end, or if a statement fails.
+        """
+        with ExitStack() as failing:
+            failing.callback(self.close)
+            if not self.is_read:
+                return
+            with suppress(self._engine.Error):
+                self.connection.close()
+                for statement in drops:
+                    self._root.execute(statement)
+                self.connection, self.is_read = self._root.cursor(), False
+                failing.pop_all()
+                _keep(self)
 
     def close(self) -> None:
         """End the database with its query."""
-        with suppress(self._engine.Error):
-            self.connection.close()
-        self._root.close()
+        for connection in (self.connection, self._root):
+            with suppress(self._engine.Error):
+                connection.close()
 
 
-_LOCK = threading.Lock()
-_IDLE: dict[int, list[Database]] = {}
-"""By process: after a fork the child leaves the parent's databases alone, whose threads it does not have."""
+class _Idle:
+    """The databases that are kept, the oldest first."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, with a new lock: the parent of a fork may hold the old one."""
+        self.lock, self.databases = threading.Lock(), list[Database]()
+
+    def before_fork(self) -> None:
+        """Close the databases. The lock is held until the fork is over, so no thread keeps another one."""
+        self.lock.acquire()
+        while self.databases:
+            self.databases.pop().close()
+
+    def after_fork(self) -> None:
+        """Go on in the parent."""
+        self.lock.release()
+
+
+_IDLE = _Idle()
+# A database that answers a query of another thread at the fork is in frames of that thread, which the child never ends.
+os.register_at_fork(before=_IDLE.before_fork, after_in_parent=_IDLE.after_fork, after_in_child=_IDLE.clear)
 
 
 def idle_or_new(engine: Any, kind: Kind) -> Database:
     """An idle database of this kind, or a new one."""
-    with _LOCK:
-        idle = _IDLE.setdefault(os.getpid(), [])
-        match = next((each for each in reversed(idle) if each.kind == kind), None)
+    with _IDLE.lock:
+        match = next((database for database in reversed(_IDLE.databases) if database.kind == kind), None)
         if match is not None:
-            idle.remove(match)
+            _IDLE.databases.remove(match)
             return match
     return Database(engine, kind)
 
 
 def _keep(database: Database) -> None:
-    with _LOCK:
-        idle = _IDLE.setdefault(os.getpid(), [])
-        idle.append(database)
-        oldest = idle.pop(0) if len(idle) > IDLE_MAX else None
+    with _IDLE.lock:
+        _IDLE.databases.append(database)
+        oldest = _IDLE.databases.pop(0) if len(_IDLE.databases) > IDLE_MAX else None
     if oldest is not None:
         oldest.close()

@@ -47,11 +47,9 @@ if TYPE_CHECKING:
 
 _EMPTY = "__lakestore_empty"
 CATALOG = "memory"
+"""DuckDB's in-memory catalog. Its name is always written out: a database of the lake may be called `temp`."""
 _LETTER = f'{CATALOG}.main."{SYSTEM_PREFIX}lakestore_letter"'
 """The type of dictionary columns in `Extra.relations`."""
-"""DuckDB's in-memory catalog. Its name is always written out, because a database of the lake may be called `temp` or
-`system`.
-"""
 _FULL_SCHEMAS = frozenset({"information_schema", "pg_catalog"})
 """DuckDB's schemas in which no table can be created."""
 
@@ -77,8 +75,7 @@ def declare(connection: Any, tables: Iterable[Table]) -> None:
         connection.unregister(_EMPTY)
         for column in table.columns:
             if column.required:
-                said = f"ALTER TABLE {database}.{short} ALTER COLUMN {quoted(column.name)} SET NOT NULL"
-                connection.execute(said)
+                connection.execute(f"ALTER TABLE {database}.{short} ALTER COLUMN {quoted(column.name)} SET NOT NULL")
         if table.primary_key:
             key = ", ".join(map(quoted, table.primary_key))
             connection.execute(f"ALTER TABLE {database}.{short} ADD PRIMARY KEY ({key})")
@@ -128,9 +125,7 @@ def _fitting(batch: pa.RecordBatch, nbytes: int, *, first: bool) -> pa.RecordBat
 
 Params = Sequence[Any] | Mapping[str, Any] | None
 PUSHED_CHARS_MAX = 16 << 10
-"""In a longer query DuckDB pushes no conditions into scans. It passes them as one nested expression, and Arrow
-recurses through it until the stack overflows.
-"""
+"""In a longer query DuckDB pushes no conditions into scans: Arrow's recursion through them overflows the stack."""
 _OPEN = {"python_enable_replacements": "false"}
 """Settings of a query that may read files. Names mean tables or files, never variables of the calling program."""
 _BATCH_ROWS = 2_048
@@ -168,8 +163,7 @@ class SqlResult:
 
     def to_batches(self) -> list[pa.RecordBatch]:
         """The rows as Arrow batches."""
-        batches: list[pa.RecordBatch] = self.table.to_batches()
-        return batches
+        return list(self.table.to_batches())
 
     def to_pandas(self) -> pd.DataFrame:
         """The rows as a pandas frame."""
@@ -296,7 +290,7 @@ def run(source: Source, query: Query | str, tables: Callable[[], Sequence[Table]
     """Run one query over the tables at one cut. `tables` returns all tables that the caller may see."""
     query = Query(query) if isinstance(query, str) else query
     with ExitStack() as held:
-        asked, answer = _begun(source, query, tables, lambda found, _: _kept(found, query), held)
+        asked, answer = _begun(source, query, tables, _kept, held)
         kept, behind = answer.rows
         reads = answer.reads()
         if asked.explained:
@@ -337,16 +331,17 @@ def describe(
         connection, text = found, f"SELECT * FROM ({request.asked.text}\n) LIMIT 0"  # noqa: S608
         samples = sql_parameters.samples(request.kinds)
         try:
-            columns = _executed(connection, text, samples).to_arrow_reader(_BATCH_ROWS).schema
+            columns = _executed(connection, text, samples).to_arrow_table().schema
         except request.engine.Error:
             if not samples:
                 raise
-            columns = _executed(connection, text, [None] * len(samples)).to_arrow_reader(_BATCH_ROWS).schema
+            columns = _executed(connection, text, [None] * len(samples)).to_arrow_table().schema
         columns = pa.schema(
             [each.with_name(name) for each, name in zip(columns, _selected(columns.names), strict=True)]
         )
         casts = ", ".join(f"CAST(NULL AS {kind}) AS p{place}" for place, kind in enumerate(request.kinds, 1))
         kinds = connection.execute(f"SELECT {casts}").to_arrow_table().schema if casts else pa.schema([])
+        request.read_to_end()
         return _utc_schema(kinds), _utc_schema(columns)
 
     with ExitStack() as held:
@@ -433,6 +428,8 @@ class _Reader:
                 if self._request.failures:
                     raise self._request.failures[0] from error
                 raise Invalid(f"the query failed: {sql_text.plain(error)}") from error
+        if batch is None:
+            self._request.read_to_end()
 
 
 def _run(
@@ -591,6 +588,13 @@ class _Request:
     """Names without a database, and names such as `"db.t"` in quotes, with the tables that they mean."""
     kinds: Sequence[str | None] = ()
     """Types in SQL of the parameters."""
+    database: databases.Database | None = None
+    """None until DuckDB answers."""
+
+    def read_to_end(self) -> None:
+        """Note that the result was read to its end."""
+        if self.database is not None:
+            self.database.is_read = True
 
 
 def _spelled(
@@ -648,7 +652,7 @@ def _started(
         try:
             database = databases.idle_or_new(engine, kind)
             failing.callback(_release, database, request, tables)
-            connection = database.connection
+            request, connection = replace(request, database=database), database.connection
 
             def stop() -> None:
                 asked_to_stop.set()
@@ -713,13 +717,20 @@ def _first_batch(found: Any, request: _Request) -> _Reader:
     return _Reader(found.to_arrow_reader(_STREAM_ROWS), request)
 
 
-def _kept(found: Any, query: Query) -> tuple[pa.Table, int]:
+def _kept(found: Any, request: _Request) -> tuple[pa.Table, int]:
     """(the rows to keep, the number of further rows)."""
+    query = request.query
     if query.kept_rows is not None:
-        return first_rows(found.to_arrow_reader(_BATCH_ROWS), query.kept_rows, query.kept_bytes)
-    if query.bounds is not None and query.bounds.rows is not None:
-        return first(found.to_arrow_reader(query.bounds.rows), query.bounds.rows), 0
-    return found.to_arrow_table(), 0
+        rows = first_rows(found.to_arrow_reader(_BATCH_ROWS), query.kept_rows, query.kept_bytes)
+    elif query.bounds is not None and (most := query.bounds.rows) is not None:
+        table = first(found.to_arrow_reader(most), most)
+        if table.num_rows == most:
+            return table, 0  # there may be more
+        rows = table, 0
+    else:
+        rows = found.to_arrow_table(), 0
+    request.read_to_end()
+    return rows
 
 
 def _executed(connection: Any, text: str, params: Params) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,7 +38,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append(options)
         return connect(*args, **options)
 
-    monkeypatch.setattr(databases, "_IDLE", {})
+    monkeypatch.setattr(databases._IDLE, "databases", [])
     monkeypatch.setattr(duckdb, "connect", noted)
     return calls
 
@@ -51,7 +53,7 @@ def test_the_next_query_gets_the_database_without_the_names_of_the_last(served: 
         assert summed(served, "a.one") == [{"s": 1}]
         assert summed(served, "two", search_path=("b",)) == [{"s": 2}]
     assert len(made) == 1
-    [[idle]] = databases._IDLE.values()
+    [idle] = databases._IDLE.databases
     for catalog in ("duckdb_views()", "duckdb_schemas()"):
         assert idle.connection.execute(f"SELECT * FROM {catalog} WHERE NOT internal").fetchall() == []
 
@@ -64,16 +66,32 @@ def test_other_settings_need_another_database(served: Served, made: list[Any]) -
     assert len(made) == 2
     summed(served, "a.one", bounds=sql.Bounds(1 << 26))
     assert len(made) == 3
-    assert [len(idle) for idle in databases._IDLE.values()] == [databases.IDLE_MAX], "the oldest is closed"
+    assert len(databases._IDLE.databases) == databases.IDLE_MAX, "the oldest is closed"
 
 
-def test_a_query_that_fails_or_is_left_gives_its_database_back(served: Served, made: list[Any]) -> None:
-    for _ in range(2):
-        with pytest.raises(Invalid, match="Conversion"):
-            sql.run(served.lake.transport, "SELECT ('x' || id)::INT FROM a.one")
-        with sql.stream(served.lake.transport, "SELECT b.id + i FROM b.two b, range(100_000) r(i)") as rows:
-            next(rows.batches)
+def test_a_query_that_fails_or_is_left_closes_its_database(served: Served, made: list[Any]) -> None:
+    transport = served.lake.transport
+    with pytest.raises(Invalid, match="Conversion"):
+        sql.run(transport, "SELECT ('x' || id)::INT FROM a.one")
+    with pytest.raises(Invalid, match="Conversion"):
+        sql.run(transport, "SELECT ('x' || i)::INT FROM range(3) r(i)")
+    with sql.stream(transport, "SELECT b.id + i FROM b.two b, range(100_000) r(i)") as rows:
+        next(rows.batches)
+    few = sql.Query("SELECT b.id + i FROM b.two b, range(100_000) r(i)", bounds=sql.Bounds(1 << 28, 2))
+    assert len(sql.run(transport, few)) == 2
+    assert len(made) == 4
+    assert not databases._IDLE.databases
+
+
+def test_a_query_that_is_read_to_its_end_gives_its_database_back(served: Served, made: list[Any]) -> None:
+    transport, text = served.lake.transport, "SELECT id + 1 AS n FROM b.two"
+    for ids in (text, f"{text} WHERE id > 5"):
+        with sql.stream(transport, ids) as rows:
+            assert sum(batch.num_rows for batch in rows.batches) == 2 * (ids is text)
+        assert len(sql.run(transport, sql.Query(ids, kept_rows=1))) == (ids is text)
+        sql.describe(transport, sql.Query(ids))
     assert len(made) == 1
+    assert len(databases._IDLE.databases) == 1
 
 
 def test_queries_at_the_same_time_have_databases_of_their_own(served: Served, made: list[Any]) -> None:
@@ -85,7 +103,44 @@ def test_queries_at_the_same_time_have_databases_of_their_own(served: Served, ma
 
 def test_a_database_that_refuses_the_drop_is_closed(served: Served, made: list[Any]) -> None:
     database = databases.idle_or_new(duckdb, databases.Kind((), "UTC", is_lossless=False))
+    database.is_read = True
     database.give_back(["DROP SCHEMA memory.main"])
-    assert not any(databases._IDLE.values())
+    assert not databases._IDLE.databases
     with pytest.raises(duckdb.ConnectionException):
         database.connection.execute("SELECT 1")
+
+
+def test_a_database_is_closed_if_memory_runs_out_before_it_is_kept(served: Served, made: list[Any]) -> None:
+    def failing(_statement: str) -> str:
+        raise MemoryError
+
+    database = databases.idle_or_new(duckdb, databases.Kind((), "UTC", is_lossless=False))
+    database.is_read = True
+    with pytest.raises(MemoryError):
+        database.give_back(map(failing, [""]))  # type: ignore[arg-type]
+    assert not databases._IDLE.databases
+    with pytest.raises(duckdb.ConnectionException):
+        database._root.execute("SELECT 1")
+
+
+FORKED = """
+import os, sys
+import duckdb
+from lakestore.union import databases, sql
+
+SUM = "SELECT sum(i)::BIGINT AS s FROM range(1_000_000) r(i)"
+sql.run(None, SUM)
+assert len(databases._IDLE.databases) == 1
+child = os.fork()
+if not child:
+    assert not databases._IDLE.databases
+    sql.run(None, SUM)
+    os.write(1, b"answered ")
+    sys.exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(databases._IDLE.databases), len(sql.run(None, SUM)))
+"""
+
+
+def test_a_forked_child_has_databases_of_its_own() -> None:
+    end = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=20, check=False)
+    assert (end.stdout, end.stderr, end.returncode) == ("answered 0 0 1\n", "", 0)
