@@ -331,11 +331,11 @@ def describe(
         connection, text = found, f"SELECT * FROM ({request.asked.text}\n) LIMIT 0"  # noqa: S608
         samples = sql_parameters.samples(request.kinds)
         try:
-            columns = _executed(connection, text, samples).to_arrow_table().schema
+            columns = _executed(connection, text, samples).to_arrow_reader(_BATCH_ROWS).read_all().schema
         except request.engine.Error:
             if not samples:
                 raise
-            columns = _executed(connection, text, [None] * len(samples)).to_arrow_table().schema
+            columns = _executed(connection, text, [None] * len(samples)).to_arrow_reader(_BATCH_ROWS).read_all().schema
         columns = pa.schema(
             [each.with_name(name) for each, name in zip(columns, _selected(columns.names), strict=True)]
         )

@@ -515,7 +515,7 @@ class Parent:
                     for piece in pieces:
                         self._send(piece)
 
-    def ask(self, verb: int, question: bytes = b"") -> Iterator[bytes]:
+    def ask(self, verb: int, question: bytes = b"") -> Generator[bytes]:
         """The parts of the server's answer to a question; its error is raised. Thread-safe."""
         with self._lock:
             if not self._is_at_work:

@@ -15,8 +15,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -53,7 +53,7 @@ from lakestore_server.queries.question import (
     Part,
     Question,
 )
-from lakestore_server.queries.sent_rows import ReceivedRows, Rows
+from lakestore_server.queries.sent_rows import ReceivedRows, RowMessage
 
 Exchange = Callable[[Verb, bytes], bytes | None]
 
@@ -64,7 +64,7 @@ class Parent(Protocol):
     def reply(self, answer: Callable[[int, bytes], bytes | PartPieces]) -> bool:
         """Answer a question of the server. False if there is none any more."""
 
-    def ask(self, verb: int, question: bytes = b"") -> Iterator[bytes]:
+    def ask(self, verb: int, question: bytes = b"") -> Generator[bytes]:
         """The parts of the server's answer to a question of this process."""
 
     def working(self) -> None:
@@ -187,13 +187,21 @@ class PipeWire:
     def stream(self, method: rpc.Method, request: Any, seconds: float | None) -> Iterator[Any]:
         number = self.exchange(Verb.OPEN, pipe.called(method.name, request.SerializeToString())) or b""
         try:
-            while (answer := self.exchange(Verb.NEXT, number)) is not None:
-                rows = Rows.of(answer) if method.name == "Fetch" else None
-                self.received.put(rows)
-                yield rows or method.answer.FromString(answer)
+            while (answer := self._next(method, number)) is not None:
+                yield answer
         finally:
             if not self._is_over:
                 self.exchange(Verb.CLOSE, number)
+
+    def _next(self, method: rpc.Method, number: bytes) -> Any:
+        """The next answer of a stream, noted in the order of the server; None at the end."""
+        message = None
+        with closing(self._parent.ask(Verb.NEXT, number)) as answers:  # holds the pipe's lock until its end
+            for answer in answers:
+                rows = RowMessage.of(answer) if method.name == "Fetch" else None
+                self.received.put(rows)
+                message = rows or method.answer.FromString(answer)
+        return message
 
     def close(self) -> None:
         """The question is answered: the server has closed its streams."""

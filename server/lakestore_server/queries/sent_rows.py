@@ -46,7 +46,7 @@ NOWHERE, PLACE_BYTES = Place(), _PLACE.size
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowMessage:
     """A `RowBatch` of an answer to `Fetch`. Each access to the rows of a `RowBatch` of protobuf copies them."""
 
     rows: bytes
@@ -100,28 +100,32 @@ class SentRows:
 
 
 class ReceivedRows:
-    """The process's end: the newest message that it has received."""
+    """The process's end: the newest message that it has received.
+
+    Any thread may `put`, in the order of the server's messages. One thread asks for places.
+    """
 
     def __init__(self) -> None:
-        self._number = 0
-        self._rows: Rows | None = None
-        self._batches: list[pa.RecordBatch] | None = None
+        self._newest: tuple[int, RowMessage | None] = (0, None)
+        self._batches: tuple[int, list[pa.RecordBatch]] = (0, [])
 
-    def put(self, rows: Rows | None) -> None:
-        """Note the next message; None for one that has no rows of the log."""
-        self._number, self._rows, self._batches = self._number + 1, rows, None
+    def put(self, rows: RowMessage | None) -> None:
+        """Note the next message; None for one that has no rows of the log. One thread at a time."""
+        self._newest = self._newest[0] + 1, rows
 
     def place(self, batch: pa.RecordBatch) -> Place:
         """The place of rows that came with the newest message, else `NOWHERE`."""
-        if self._batches is None:
-            self._batches = []
-            if self._rows is not None and self._rows.rows:
-                with pa.ipc.open_stream(self._rows.rows) as reader:
-                    self._batches = list(reader)
-        for number, whole in enumerate(self._batches):
+        message, rows = self._newest  # at once: another thread may put the next message meanwhile
+        if self._batches[0] != message:
+            batches: list[pa.RecordBatch] = []
+            if rows is not None and rows.rows:
+                with pa.ipc.open_stream(rows.rows) as reader:
+                    batches = list(reader)
+            self._batches = message, batches
+        for number, whole in enumerate(self._batches[1]):
             first = _first_row(batch, whole)
             if first is not None:
-                return Place(self._number, number, first)
+                return Place(message, number, first)
         return NOWHERE
 
 

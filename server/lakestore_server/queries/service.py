@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
+import struct
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -378,6 +379,7 @@ _UNREADABLE = (
     OverflowError,
     RecursionError,
     pa.ArrowException,
+    struct.error,
 )
 """Errors of reading bytes that a hostile process has chosen."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.queries.sent_rows import NOWHERE, Place, ReceivedRows, Rows, SentRows
+from lakestore_server.queries.sent_rows import NOWHERE, Place, ReceivedRows, RowMessage, SentRows
 
 SCHEMA = pa.schema(
     [
@@ -41,7 +41,7 @@ def message(*batches: pa.RecordBatch) -> bytes:
 
 
 def received(data: bytes, ends: ReceivedRows) -> list[pa.RecordBatch]:
-    rows = Rows.of(data)
+    rows = RowMessage.of(data)
     ends.put(rows)
     assert (rows.tested, rows.passed_over) == (7, 300)
     return ipc.decode_server_rows(rows.rows, crc=rows.crc32c)
@@ -106,3 +106,18 @@ def test_a_place_that_is_not_there_is_refused(place: Place, count: int) -> None:
         sent.rows(place, count)
     with pytest.raises(ValueError, match="place"):
         Place.from_bytes(memoryview(b"short"))
+
+
+def test_a_message_that_comes_while_batches_are_read_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends, first, second = ReceivedRows(), message(batch(5, 1)), message(batch(5, 2))
+    (mine,) = received(first, ends)
+    open_stream = pa.ipc.open_stream
+
+    def late(rows: bytes) -> pa.RecordBatchReader:
+        monkeypatch.undo()
+        ends.put(RowMessage.of(second))  # as a thread of DuckDB does
+        return open_stream(rows)
+
+    monkeypatch.setattr(pa.ipc, "open_stream", late)
+    assert ends.place(mine) == Place(1, 0, 0)
+    assert ends.place(mine) == NOWHERE
