@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
+from lakestore.model import varint
 from lakestore.model.decimals import from_unscaled_value
 from lakestore.model.table import Table
 from lakestore.rows import condition_text
@@ -96,31 +97,20 @@ class _Message:
 def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
     at = 0
     while at < len(data):
-        key, at = _varint(data, at)
+        key, at = varint.read(data, at)
         kind = key & 7
         if kind == 0:
-            number, at = _varint(data, at)
+            number, at = varint.read(data, at)
             yield key >> 3, number
             continue
         if kind == 2:
-            size, at = _varint(data, at)
+            size, at = varint.read(data, at)
         else:
             size = {1: 8, 5: 4}.get(kind, len(data) + 1)
         if at + size > len(data):
             raise _Other
         yield key >> 3, data[at : at + size]
         at += size
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(data) and shift < 64:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-    raise _Other
 
 
 _NULLABLE = 50

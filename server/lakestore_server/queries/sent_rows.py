@@ -14,6 +14,7 @@ from typing import NamedTuple, Self
 
 import pyarrow as pa
 
+from lakestore.model import varint
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -154,10 +155,5 @@ def _bounds(data: bytes) -> tuple[int, int]:
     """The begin and the end of the rows in a `RowBatch`; (0, 0) if it does not begin with them."""
     if not data or data[0] != _ROWS_TAG:
         return 0, 0
-    size = shift = 0
-    at = 1
-    while data[at] & 0x80:
-        size |= (data[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    size |= data[at] << shift
-    return at + 1, at + 1 + size
+    size, begin = varint.read(data, 1)
+    return begin, begin + size
