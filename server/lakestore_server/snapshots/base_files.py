@@ -23,7 +23,7 @@ from lakestore.iceberg.manifest_lists import Manifest, read_list
 from lakestore.iceberg.manifests import DATA, EQUALITY_DELETES, Entry, File
 from lakestore.iceberg.offset_cache import OffsetCache, read_columns, value_names
 from lakestore.iceberg.row_search import BUCKET_SHIFT, OFFSET_MASK, BoundsTable, Flags, RowSearch
-from lakestore.rows.distinct import distinct
+from lakestore.rows.distinct import distinct, without_repeats
 from lakestore_server.host.yield_points import yield_point
 from lakestore_server.snapshots.steps import Heads, Ints
 
@@ -261,5 +261,4 @@ def union(parts: Sequence[Ints]) -> Ints:
         return NO_POSITIONS
     both = np.concatenate(parts)
     both.sort(kind="stable")  # timsort merges sorted runs
-    twice = both[1:] == both[:-1]
-    return both[np.concatenate(([True], ~twice))] if twice.any() else both
+    return without_repeats(both)
