@@ -87,8 +87,8 @@ def _column(what: str, values: Any, kind: pa.DataType, rows: int) -> pa.Array:
 
 IN_FLIGHT_MAX = 16
 SHARE_SECONDS, SHARE_BYTES = 0.005, 64 << 10
-"""Fewer bytes wait for rows that share their commit while another is unanswered, for so long at most. Sixteen small
-commits that queue would make each row wait for all of them.
+"""A commit of fewer bytes waits for more rows while another commit is unanswered, for so many seconds at most. Without
+this wait, each row would wait for sixteen small commits before it.
 """
 COMMIT_ROWS_MAX = 100_000
 COMMIT_BYTES_MAX = 8 << 20

@@ -102,7 +102,7 @@ def test_commands_of_psql_show_what_they_show_of_postgresql(door: Door, real: Po
 
 
 def _shown(host: str, port: int, user: str, password: str) -> list[list[str]]:
-    """What psql prints for each of `LINES`. One role owns everything."""
+    """The lines that psql prints for each command of `LINES`."""
     command = ["psql", "-X", "-A", "-h", host, "-p", str(port), "-U", user, "-d", "shop", "-f", "-"]
     text = "".join(f"\\echo {MARK}\n{line}\n" for line in LINES)
     environment = {**os.environ, "PGPASSWORD": password, "LC_ALL": "C.UTF-8", "PAGER": "cat"}

@@ -101,5 +101,5 @@ def too_much() -> LimitReached:
 
 
 def is_too_much(error: LakestoreError) -> bool:
-    """Whether it is the error of a question beyond its memory."""
+    """Whether this error says that a question needed too much memory."""
     return isinstance(error, LimitReached) and error.message == TOO_MUCH

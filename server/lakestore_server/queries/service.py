@@ -80,7 +80,7 @@ GOING_DOWN = "the server is going down"
 HELD_AS = "Query"
 """The name of a question among the calls for which a drain waits."""
 PROCESS_ENDED = "the query's process has ended: it may have needed more memory than it may take"
-"""The error for a process that has ended without a signal. It ends so if a question does not give its memory back."""
+"""The error for a process that has ended without a signal. `MemoryWatch` ends a process like this."""
 _SIGNALS = {
     "SIGKILL": "it may have needed more memory than it may take",
     "SIGALRM": "it took too long",
