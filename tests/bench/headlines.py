@@ -26,8 +26,14 @@ CONTESTS: Mapping[str, Sequence[str]] = {
     "Upserts, 10 M keys": ("uniform updates",),
     "Look-ups, 1 M keys": ("look-ups of many keys at once", "one look-up, p50"),
     "Recovery after kill -9, 1 M keys": ("start to first answer",),
-    "Small commits": ("one commit, p50",),
+    "Recovery of a log after kill -9": ("start to first acknowledged append",),
+    "Failover": ("longest time without an acknowledged write",),
+    "Small commits": ("one commit, p50", "the last 50 over the first 50", "nine aggregates over all rows"),
+    "Eight writers of one table": ("commits of all writers", "one commit, p50"),
+    "Kafka to a table": ("records until readable", "lag of one record, median"),
     "Changes into a lake": ("100 k rows into 10 M, readable", "100 k rows into 10 M, in the lake"),
+    "Streaming upserts into a lake": ("a batch until it is readable", "a batch until the lake has it"),
+    "Union reads": ("1 % changed, Spark", "1 % changed, DuckDB"),
     "Rounds of changes and the scan afterwards": ("scan afterwards",),
 }
 """Title of a contest to the measures that the README shows."""
@@ -44,9 +50,9 @@ FIGURES: Mapping[str, Sequence[str]] = {
 _HEAD = ("| work | Lakestore | the fastest other system | times better |", "|---|---|---|---|")
 GROWTH: Mapping[str, tuple[str, str, str]] = {
     "the last 50 of 500 commits over the first 50": (
-        "Cost of a commit over 500 commits",
-        "the last tenth, median",
-        "the first tenth, median",
+        "Small commits",
+        "the last 50 commits, median",
+        "the first 50 commits, median",
     ),
     "100 k changes into 10 M rows over into 1 M rows": (
         "Changes into a lake",

@@ -21,12 +21,12 @@ from tests.bench.peers.contest import Workload
 
 NAMES = (
     *("log-append", "upserts", "upserts-10m", "lookups", "latency", "fan-out", "columns", "recovery"),
-    *("log-recovery", "failover", "small-writes", "commit-cost", "writers"),
+    *("log-recovery", "failover", "small-writes", "writers"),
     *("lake-changes", "streaming-upserts", "union-read", "kafka-to-table"),
     "rounds",
 )
 """The workloads of a run without names, in their order. `log-append` is `WORKLOAD` of `workloads/log_append.py`."""
-LONG_NAMES = ("upserts-50m",)
+LONG_NAMES = ("upserts-50m", "lake-changes-50m")
 """Workloads that run only by name, because they take longer than four minutes."""
 
 

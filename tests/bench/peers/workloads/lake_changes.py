@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.bench.orders import MILLION, told
-from tests.bench.peers.contest import LESS, Measure, Workload
+from tests.bench.peers.contest import LESS, Contestant, Measure, Workload
 from tests.bench.peers.contestants import ducklake, lakestore_lake, paimon, py_iceberg, spark_iceberg
 from tests.bench.peers.order_changes import OrderLake, OrderTable, measures_of
 
-SIZES = ((MILLION, 10_000), (MILLION, 100_000), (10 * MILLION, 100_000))
+Size = tuple[int, int]
 """Rows of the table, rows of a change."""
 CAUSE = (
     "A round runs several jobs of Spark, one after the other; DuckDB has none."
@@ -19,10 +21,10 @@ def _name(rows: int, changed: int) -> str:
     return f"{told(changed)} rows into {told(rows)}"
 
 
-def prepare(system: OrderLake, scale: float) -> dict[str, OrderTable]:
+def prepare(system: OrderLake, scale: float, sizes: Sequence[Size]) -> dict[str, OrderTable]:
     """The tables, each changed once. A system that is too slow for one gets no larger one."""
     tables: dict[str, OrderTable] = {}
-    for rows, changed in SIZES:
+    for rows, changed in sizes:
         if any(table.is_slow for table in tables.values()):
             break
         tables[_name(rows, changed)] = OrderTable(system, int(rows * scale), int(changed * scale))
@@ -34,27 +36,35 @@ def turn(stage: dict[str, OrderTable], _: int) -> dict[str, float]:
     return measures_of(stage)
 
 
-WORKLOAD = Workload(
-    title="Changes into a lake",
-    what=(
-        "New values of uniformly chosen rows, which lie in a Parquet file, are upserted into a table of orders of eight"
-        " columns with a key. *Readable*: the change is acknowledged and every query sees it. *In the lake*: the data"
-        " files of the table have it; of Lakestore this is the upsert and a round of its tierer. The others write into"
-        " their lake at once, so both are one. Each table was changed once before."
-    ),
-    measures=tuple(
-        Measure(f"{_name(rows, changed)}, {when}", "s", LESS, 2, CAUSE)
-        for rows, changed in SIZES
-        for when in ("readable", "in the lake")
-    ),
-    contestants=(
-        lakestore_lake.CONTESTANT,
-        spark_iceberg.contestant(2),
-        spark_iceberg.contestant(3),
-        paimon.CONTESTANT,
-        ducklake.CONTESTANT,
-        py_iceberg.CONTESTANT,
-    ),
-    prepare=prepare,
-    turn=turn,
+def workload(title: str, sizes: Sequence[Size], contestants: Sequence[Contestant]) -> Workload:
+    """Changes of such tables by these contestants and those that change the largest tables."""
+    return Workload(
+        title=title,
+        what=(
+            "New values of uniformly chosen rows, which lie in a Parquet file, are upserted into a table of orders of"
+            " eight columns with a key. *Readable*: the change is acknowledged and every query sees it. *In the lake*:"
+            " the data files of the table have it; of Lakestore this is the upsert and a round of its tierer. The"
+            " others write into their lake at once, so both are one. Each table was changed once before."
+        ),
+        measures=[
+            Measure(f"{_name(rows, changed)}, {when}", "s", LESS, 2, CAUSE)
+            for rows, changed in sizes
+            for when in ("readable", "in the lake")
+        ],
+        contestants=(
+            lakestore_lake.CONTESTANT,
+            spark_iceberg.contestant(2),
+            spark_iceberg.contestant(3),
+            ducklake.CONTESTANT,
+            *contestants,
+        ),
+        prepare=lambda system, scale: prepare(system, scale, sizes),
+        turn=turn,
+    )
+
+
+WORKLOAD = workload(
+    "Changes into a lake",
+    ((MILLION, 10_000), (MILLION, 100_000), (10 * MILLION, 100_000)),
+    (paimon.CONTESTANT, py_iceberg.CONTESTANT),
 )

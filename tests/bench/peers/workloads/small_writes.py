@@ -1,18 +1,19 @@
-"""Small commits one after the other: 10 rows of 23 columns each."""
+"""500 small commits one after the other, of 10 rows of 23 columns each, and a query over them."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
 from tests.bench.peers.contest import LESS, Failed, Measure, Workload, percentiles
 from tests.bench.peers.contestants import ducklake, lakestore, py_iceberg
 
-ROWS, COLUMNS, TURN_COMMITS, WARM_COMMITS, TABLE = 10, 23, 333, 10, "small"
+ROWS, COLUMNS, COMMITS, PART = 10, 23, 500, 10
 HALF, TAIL, SUMS = "one commit, p50", "one commit, p99", "nine aggregates over all rows"
+FIRST, LAST, GROWTH = "the first 50 commits, median", "the last 50 commits, median", "the last 50 over the first 50"
 KINDS = ("count(c0)", "sum(c1)", "avg(c2)", "min(c3)", "max(c4)", "sum(c5 * c6)", "count(DISTINCT c7)")
 AGGREGATES = (*KINDS, "stddev(c8)", "sum(c9)")
 READS = 5
@@ -27,7 +28,7 @@ class Commits(Protocol):
     """The methods that this workload calls on a system."""
 
     def commits(self, name: str, batch: pa.RecordBatch, count: int) -> list[float]:
-        """Milliseconds of so many commits of a batch, one after the other. Makes the table if need be."""
+        """Milliseconds of so many commits of a batch into a new table, one after the other."""
 
     def count(self, name: str) -> int:
         """Rows of a table."""
@@ -36,38 +37,40 @@ class Commits(Protocol):
         """Milliseconds of a query for such expressions over all rows of a table."""
 
 
-class Stage(NamedTuple):
-    """A system, and the commits of a turn."""
-
-    system: Commits
-    commits: int
-
-
-def prepare(system: Commits, scale: float) -> Stage:
-    """Make the table."""
-    system.commits(TABLE, BATCH, WARM_COMMITS)
-    return Stage(system, max(int(TURN_COMMITS * scale), 10))
+def prepare(system: Commits, scale: float) -> tuple[Commits, int]:
+    """Warm the system up with a table of its own."""
+    system.commits("warm", BATCH, PART)
+    system.aggregates("warm", AGGREGATES)
+    return system, max(int(COMMITS * scale), 2 * PART)
 
 
-def turn(stage: Stage, number: int) -> Mapping[str, float]:
-    """Milliseconds of a commit."""
-    values = percentiles(stage.system.commits(TABLE, BATCH, stage.commits))
-    rows, wanted = stage.system.count(TABLE), (WARM_COMMITS + stage.commits * (number + 1)) * ROWS
-    if rows != wanted:
-        raise Failed(f"{rows:,} of {wanted:,} rows are there")
-    read = statistics.median(stage.system.aggregates(TABLE, AGGREGATES) for _ in range(READS))
-    return {**dict(zip((HALF, TAIL), values, strict=True)), SUMS: read}
+def turn(stage: tuple[Commits, int], number: int) -> Mapping[str, float]:
+    """Milliseconds of a commit of a new table, and of the query."""
+    system, count = stage
+    name = f"small{number}"
+    took = system.commits(name, BATCH, count)
+    if (rows := system.count(name)) != count * ROWS:
+        raise Failed(f"{rows:,} of {count * ROWS:,} rows are there")
+    tenth = count // PART
+    first, last = statistics.median(took[:tenth]), statistics.median(took[-tenth:])
+    growth = {FIRST: first, LAST: last, GROWTH: last / first}
+    read = statistics.median(system.aggregates(name, AGGREGATES) for _ in range(READS))
+    return {**dict(zip((HALF, TAIL), percentiles(took), strict=True)), **growth, SUMS: read}
 
 
 WORKLOAD = Workload(
     title="Small commits",
     what=(
-        f"One client commits {ROWS} rows of {COLUMNS} integers, {TURN_COMMITS} times in a turn, each commit after the"
-        " last one is acknowledged. All turns go into one table. Nothing is compacted. Then one query asks for nine"
-        " aggregates of the columns over all rows, which includes the commits just made: Lakestore by `lake.sql`,"
-        " DuckLake by its SQL, PyIceberg by a scan whose rows DuckDB aggregates."
+        f"One client makes {COMMITS} commits of {ROWS} rows of {COLUMNS} integers in a new table, each after the last"
+        " one is acknowledged. Nothing is compacted and no snapshot expires. Then one query asks for nine aggregates of"
+        " the columns over all rows, which includes the commits just made: Lakestore by `lake.sql`, DuckLake by its"
+        " SQL, PyIceberg by a scan whose rows DuckDB aggregates."
     ),
-    measures=(Measure(HALF, "ms", LESS, 2), Measure(TAIL, "ms", LESS, 2), Measure(SUMS, "ms", LESS, 1, CAUSE)),
+    measures=(
+        *(Measure(name, "ms", LESS, 2) for name in (HALF, TAIL, FIRST, LAST)),
+        Measure(GROWTH, "times", LESS, 2),
+        Measure(SUMS, "ms", LESS, 1, CAUSE),
+    ),
     contestants=(lakestore.CONTESTANT, ducklake.CONTESTANT, py_iceberg.APPENDS),
     prepare=prepare,
     turn=turn,
