@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tests.bench import earlier
+
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 MET = {True: "yes", False: "**no**", None: "–"}
 UNKNOWN_CAUSE = "The cause is not known yet."
@@ -102,6 +104,7 @@ def _contest(contest: Mapping[str, Any]) -> Iterator[str]:
         behind = [name for name in names if (row["values"].get(name, {}).get("ratio") or 1) < 1]
         if behind:
             yield f"- **Behind** {', '.join(behind)} in {row['name']}: {row['cause'] or UNKNOWN_CAUSE}"
+    yield from earlier.lines(contest)
     for each in contest["contestants"]:
         yield from _contestant(each)
 

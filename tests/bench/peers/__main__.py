@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from tests.bench import page, report
+from tests.bench import earlier, page, report
 from tests.bench.peers import contest
 from tests.bench.peers.contest import Workload
 
@@ -56,13 +56,14 @@ def _is_done(name: str, rounds: int, scale: float, *, is_dry: bool) -> bool:
     one, folder = workload(name), Path(tempfile.mkdtemp(prefix="lakestore-peers-"))
     start = report.RunStart(f'make bench peers ARGS="{name}"')
     try:
-        content = {"contest": contest.outcome(one, folder, rounds=rounds, scale=scale)}
+        found = contest.outcome(one, folder, rounds=rounds, scale=scale)
     except Exception:
         traceback.print_exc()
         return False
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     run = start.end()
+    content = {"contest": found | {"earlier": earlier.ratios_before(report.file_of(one.title), one.what)}}
     sys.stdout.write("\n".join(page.table(report.table(one.title, run, content))) + "\n")
     if not is_dry:
         report.write(one.title, run, content)

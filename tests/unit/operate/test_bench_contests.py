@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from lakestore.errors import Unavailable
-from tests.bench import dots, headlines, page, report
+from tests.bench import dots, earlier, headlines, page, report
 from tests.bench.__main__ import GROUPS
 from tests.bench.peers import __main__ as command
 from tests.bench.peers import contest
@@ -118,6 +118,20 @@ def test_the_page_shows_the_run_the_cells_and_where_we_are_behind(tmp_path: Path
     assert "| time, ms | 20.0 (100%) | 5.0 (40%), **0.25x** | – |" in lines
     assert "- **Behind** theirs in time: We wait for the disk." in lines
     assert "- **theirs** 1.0. It syncs. `linger.ms=5` (its manual)" in lines
+
+
+def test_the_page_names_ratios_that_a_second_run_did_not_repeat(tmp_path: Path) -> None:
+    file, found = tmp_path / "work.json", outcome(tmp_path, contestant("theirs"), contestant("slow"))
+    assert earlier.ratios_before(file, "They work.") is None
+    file.write_text(json.dumps(report.table("Work", RUN, {"contest": found})))
+    assert earlier.ratios_before(file, "They rest.") is None
+    before = earlier.ratios_before(file, "They work.")
+    assert before is not None
+    same = "\n".join(page.table(report.table("Work", RUN, {"contest": found | {"earlier": before}})))
+    assert "- The run before (2026-11-28, commit 0123abcd) had the same ratios within 15%." in same
+    before["ratios"]["rate"]["slow"] = 4.0 * 1.16
+    other = "\n".join(page.table(report.table("Work", RUN, {"contest": found | {"earlier": before}})))
+    assert "had 2 of 3 ratios within 15%. The others were: slow in rate 4.64x." in other
 
 
 def test_a_run_replaces_its_whole_table_and_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
