@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from pyiceberg.table import CommitTableRequest, Table
 from pyiceberg.table.snapshots import Operation, Summary
 
 from lakestore.errors import Conflict, Invalid, LakestoreError, Unavailable
+from lakestore.model import dead_letter_table
 from lakestore.union.verify import verify
 from lakestore_server.catalog.contents import Name
 from lakestore_server.catalog.our_tables import TIMELINE_PROPERTY
@@ -424,6 +425,34 @@ def test_create_rename_drop_and_undrop_are_done_there_too(served: Served, outsid
     check(served, outside, "shop.log", [1, 2, 3])
     with pytest.raises(Invalid, match="cannot be truncated"):
         served.lake.table("shop.log").truncate()
+
+
+def test_letters_move_there_too_and_their_creation_during_a_rename_refuses_it(
+    served: Served, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.lake.create_table("shop.log", LOG)
+    catalog = served.server.catalog
+    renaming = catalog.renaming_letters
+
+    @contextmanager
+    def late(name: str, new_name: str) -> Iterator[str]:
+        with renaming(name, new_name) as letters:
+            served.lake.create(dead_letter_table.definition(name))
+            yield letters
+
+    monkeypatch.setattr(catalog, "renaming_letters", late)
+    with pytest.raises(Conflict, match="were created, dropped or renamed meanwhile"):
+        served.lake.table("shop.log").rename("shop.moved")
+    monkeypatch.undo()
+    assert (rows_there(outside, "shop.log"), outside.catalog().table_exists("shop.log__dlq")) == ([], True)
+    served.lake.table("shop.log").rename("shop.moved")
+    served.lake.drop_table("shop.moved")
+    served.lake.undrop("shop.moved", as_name="shop.back")
+    assert [outside.catalog().table_exists(f"shop.{each}__dlq") for each in ("log", "moved", "back")] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_refused_verb_leaves_nothing_there(served: Served, outside: Outside) -> None:

@@ -39,6 +39,7 @@ PRINCIPALS = {
     "mallory": ADMIN,
     "guest": {"other.*": ["admin"]},
     "nosy": {"shop.*": ["read"]},
+    "mover": {"move.orders": ["admin"], "move.sales": ["admin"]},
 }
 POLICY = "{add: allow, widen: approve, rename: approve, drop: refuse}"
 
@@ -275,6 +276,23 @@ def test_what_happened_while_a_proposal_waited_decides_whether_it_still_applies(
         lake.table("shop.sales").alter(SetContract(text, "orders"))
     with world.as_("eve") as lake, pytest.raises(Invalid, match="refuses changes of the kind 'widen'"):
         lake.approve(caught.value.proposal)
+
+
+def test_dead_letters_move_by_the_right_on_their_table_and_by_their_own_owner(world: World) -> None:
+    with world.as_("root") as root, world.as_("mover") as lake:
+        root.create_table("move.orders", SCHEMA, primary_key=["id"])
+        root.create(dead_letter_table.definition("move.orders"))
+        root.table("move.orders__dlq").alter(SetContract(document("mover"), "orders"))
+        with pytest.raises(Denied):
+            lake.table("move.orders__dlq")
+        lake.table("move.orders").rename("move.sales")
+        assert {"move.sales", "move.sales__dlq"} <= {each.name for each in root.tables()}
+        assert world.audit()[-1] == ("mover", "rename", "done")
+        with pytest.raises(Denied):
+            lake.table("move.sales__dlq")
+    with world.as_("root") as root, pytest.raises(Denied, match=r"the owner of table move\.sales__dlq"):
+        root.table("move.sales").rename("move.orders")
+    assert world.audit()[-1] == ("root", "rename", "denied")
 
 
 def test_a_server_that_asks_for_owners_makes_no_table_without_one(tmp_path: Path) -> None:

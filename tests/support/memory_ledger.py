@@ -89,6 +89,6 @@ class MemoryLedger:
         records.update({record.snapshot_id: record for record in step.tiers})
         self._tiers[step.pointer.uuid] = {key: value for key, value in records.items() if key not in step.forget}
 
-    def rename_own(self, name: str, new_name: str, key: str) -> None:
+    def rename_own(self, table: Table, new_name: str, key: str, outside_letters: str) -> None:
         """This ledger keeps no tables of ours that could be renamed."""
-        raise NotFound(f"there is no table {name!r} to call {new_name!r} ({key})")
+        raise NotFound(f"there is no table {table.name!r} to call {new_name!r} ({key}{outside_letters})")

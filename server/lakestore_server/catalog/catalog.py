@@ -10,7 +10,7 @@ import time
 import uuid as uuids
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from lakestore.errors import Conflict, Corrupt, Invalid, LakestoreError, NotFound
@@ -250,16 +250,24 @@ class Catalog:
             yield step
 
     @contextmanager
-    def renaming(self, table: Table, new_name: str) -> Iterator[None]:
+    def renaming(self, table: Table, new_name: str) -> Iterator[str]:
         """Rename a table and its dead-letter table in their outside catalogs, if they live in one. The block journals
-        the rename."""
-        letters = self.ledger.own_table(table.namespace, dead_letter_table.table_of(table.short_name))
-        with ExitStack() as renamed:
-            if is_outside(table):
-                renamed.enter_context(self.outside.renaming(table, new_name))
-            if letters is not None and dead_letter_table.has_letters(letters) and is_outside(letters):
-                renamed.enter_context(self.outside.renaming(letters, dead_letter_table.table_of(new_name)))
-            yield
+        the rename of this uuid. Yields what `renaming_letters` yields."""
+        with self.outside.renaming(table, new_name) if is_outside(table) else nullcontext():
+            with self.renaming_letters(table.name, new_name) as letters:
+                yield letters
+
+    @contextmanager
+    def renaming_letters(self, name: str, new_name: str) -> Iterator[str]:
+        """Rename the dead-letter table of `name` in its outside catalog. Yields its uuid, or an empty string if it
+        lives in none: the block checks that it journals the rename of the same table."""
+        namespace, short = dead_letter_table.table_of(name).split(".", 1)
+        letters = self.ledger.own_table(namespace, short)
+        if letters is None or not dead_letter_table.has_letters(letters) or not is_outside(letters):
+            yield ""
+            return
+        with self.outside.renaming(letters, dead_letter_table.table_of(new_name)):
+            yield letters.uuid
 
     def dropping(self, table: Table) -> AbstractContextManager[None]:
         """Drop a table in its outside catalog, if it lives in one. The block journals the drop."""
@@ -414,8 +422,8 @@ class Catalog:
         own = self.ledger.own_table(source.namespace, source.table)
         if own is not None:
             self._contents.check_absent(target)
-            with self.renaming(own, str(target)):
-                self.ledger.rename_own(str(source), str(target), key)
+            with self.renaming(own, str(target)) as letters:
+                self.ledger.rename_own(own, str(target), key, letters)
             return
         self._contents.check_absent(target)
         held = SetPointer(source.namespace, source.table, pointer.location, pointer)

@@ -163,6 +163,7 @@ class Droppings:
         uuid, problem = asked.table.uuid, self._catalog.problem_of_dropped(asked)
         renamed = f" as {request.new_name}" if request.new_name else ""
         by = Decision.of_caller("undrop", f"table {request.table}{renamed}")
+        back = replace(asked.table, name=request.new_name or asked.table.name)
 
         def plan(state: State, record: CommitRecord) -> Table:
             view = state.view
@@ -180,12 +181,22 @@ class Droppings:
             by.make(view, record, held.state.table)
             record.undrop.append(Undrop(made.uuid, made.name))
             move_pointer(view, record, (DROPPED, made.uuid), (made.namespace, made.short_name))
+            if self._moves_letters(view, held.name, made.name):
+                tables.move_letters(limits, state, record, by, (held.name, made.name), outside_letters)
+            elif outside_letters:
+                raise Conflict(f"a new table got the name {held.name} meanwhile: try again")
             self._note_lake(uuid, problem)
             return made
 
-        back = replace(asked.table, name=request.new_name or asked.table.name)
-        with self._catalog.undropping(back):
+        moves = self._moves_letters(self._engine.view, asked.table.name, back.name)
+        letters = self._catalog.renaming_letters(asked.table.name, back.name) if moves else nullcontext("")
+        with self._catalog.undropping(back), letters as outside_letters:
             return pb.TableInfo(definition=owners.decided(self._engine, plan).result.to_json())
+
+    @staticmethod
+    def _moves_letters(view: View, name: str, new_name: str) -> bool:
+        """Whether dead letters follow an undrop. They stay if a new table has the old name: they are that table's."""
+        return new_name != name and name not in view.names
 
     def _note_lake(self, uuid: str, problem: str) -> None:
         """Note a lake that is gone or continued under another timeline, before anybody reads or tiers the table. Runs

@@ -138,8 +138,9 @@ class JournalLedger:
     def seen(self, idempotency_key: str) -> bool:
         return self._engine.has_idempotency_key(idempotency_key)
 
-    def rename_own(self, name: str, new_name: str, key: str) -> None:
-        owners.decided(self._engine, tables.plan(self._engine.limits, name, "", new_name, key))
+    def rename_own(self, table: Table, new_name: str, key: str, outside_letters: str) -> None:
+        made = tables.plan(self._engine.limits, table.name, table.uuid, new_name, key, outside_letters)
+        owners.decided(self._engine, made)
 
     def commit(self, change: CatalogChange, erasures: Sequence[str] = ()) -> None:
         retired: list[tuple[str, frozenset[int]]] = []

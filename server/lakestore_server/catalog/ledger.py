@@ -52,8 +52,9 @@ class Ledger(Protocol):
     def seen(self, idempotency_key: str) -> bool:
         """Whether a change with this key was committed."""
 
-    def rename_own(self, name: str, new_name: str, key: str) -> None:
-        """Rename one of our tables together with its pointer."""
+    def rename_own(self, table: Table, new_name: str, key: str, outside_letters: str) -> None:
+        """Rename one of our tables together with its pointer and its dead letters. `outside_letters` is the uuid of the
+        dead-letter table that has its new name in an outside catalog already."""
 
     def commit(self, change: CatalogChange, erasures: Sequence[str] = ()) -> None:
         """Journal the change, by which log tables lose the rows of these erasures. `Conflict` is raised before anything

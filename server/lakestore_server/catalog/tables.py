@@ -74,8 +74,11 @@ def refuse_feeds(state: State, name: str) -> None:
         )
 
 
-def plan(limits: Limits, name: str, uuid: str, new_name: str, key: str = "") -> Callable[[State, CommitRecord], Table]:
-    """The plan of a rename; its result is the definition under the new name."""
+def plan(
+    limits: Limits, name: str, uuid: str, new_name: str, key: str = "", outside_letters: str = ""
+) -> Callable[[State, CommitRecord], Table]:
+    """The plan of a rename; its result is the definition under the new name. `outside_letters` is the uuid of the
+    dead-letter table that got its new name in an outside catalog already; empty if none did."""
     by = Decision.of_caller("rename", f"table {name} to {new_name}")
 
     def renamed(state: State, record: CommitRecord) -> Table:
@@ -88,20 +91,39 @@ def plan(limits: Limits, name: str, uuid: str, new_name: str, key: str = "") -> 
             return table
         by.make(view, record, table)
         _move(limits, state, record, table, made, key)
-        letters_name = dead_letter_table.table_of(name)
-        letters = view.named(letters_name).table if letters_name in view.names else None
-        if letters is not None and dead_letter_table.has_letters(letters):
-            moved = replace(letters, name=dead_letter_table.table_of(new_name))
-            if moved.name in view.names:
-                raise Conflict(
-                    f"table {letters.name} has the dead letters of {name} and moves with it, but table {moved.name}"
-                    f" exists already: first rename or drop {moved.name}"
-                )
-            view.refuse_change(letters)
-            _move(limits, state, record, letters, moved)
+        move_letters(limits, state, record, by, (name, new_name), outside_letters)
         return made
 
     return renamed
+
+
+def letters_of(view: View, name: str) -> Table | None:
+    """The dead-letter table of the table `name`, if there is one."""
+    uuid = view.names.get(dead_letter_table.table_of(name))
+    letters = view.tables[uuid].table if uuid else None
+    return letters if letters is not None and dead_letter_table.has_letters(letters) else None
+
+
+def move_letters(
+    limits: Limits, state: State, record: CommitRecord, by: Decision, names: tuple[str, str], outside: str
+) -> None:
+    """Move the dead letters of a table that gets another name. They belong to the table, so a right on their own names
+    is not needed. If a contract names another owner for them, only that owner moves them."""
+    (name, new_name), view = names, state.view
+    letters = letters_of(view, name)
+    if (letters.uuid if letters is not None and is_outside(letters) else "") != outside:
+        raise Conflict(f"the dead letters of table {name} were created, dropped or renamed meanwhile: try again")
+    if letters is None:
+        return
+    moved = replace(letters, name=dead_letter_table.table_of(new_name))
+    if moved.name in view.names:
+        raise Conflict(
+            f"table {letters.name} has the dead letters of {name} and moves with it, but table {moved.name}"
+            f" exists already: first rename or drop {moved.name}"
+        )
+    view.refuse_change(letters)
+    by.make(view, record, letters)
+    _move(limits, state, record, letters, moved)
 
 
 def _move(limits: Limits, state: State, record: CommitRecord, table: Table, made: Table, key: str = "") -> None:
@@ -488,9 +510,14 @@ class TableVerbs:
         )
 
     def rename_table(self, request: pb.RenameTableRequest) -> pb.TableInfo:
-        made = plan(self._engine.limits, request.table, request.table_uuid, request.new_name)
         held = self._engine.view.meant(request.table, request.table_uuid).table
-        with self._catalog.renaming(held, request.new_name) if request.new_name != held.name else nullcontext():
+        names = request.table, held.uuid, request.new_name
+        with (
+            self._catalog.renaming(held, request.new_name)
+            if request.new_name != held.name
+            else nullcontext("") as moved
+        ):
+            made = plan(self._engine.limits, *names, outside_letters=moved)
             return pb.TableInfo(definition=owners.decided(self._engine, made).result.to_json())
 
     def get_table(self, request: pb.TableRequest) -> pb.TableInfo:

@@ -226,6 +226,24 @@ def test_letters_move_with_a_table_that_is_renamed(tmp_path: Path) -> None:
         assert served.lake.table("new.orders__dlq").scan().count() == 2
 
 
+def test_letters_follow_an_undrop_under_another_name(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        lake = served.lake
+        orders(lake).upsert([order(1), order(None)])
+        lake.drop_table(ORDERS)
+        lake.create_table("shop.taken__dlq", SCHEMA)
+        with pytest.raises(Conflict, match=r"shop\.orders__dlq has the dead letters of shop\.orders and moves with it"):
+            lake.undrop(ORDERS, as_name="shop.taken")
+        lake.undrop(ORDERS, as_name="new.orders").upsert([order(None)])
+        assert DLQ not in {each.name for each in lake.tables()}
+        assert lake.table("new.orders__dlq").scan().count() == 2
+        lake.drop_table("new.orders")
+        lake.create_table("new.orders", SCHEMA, primary_key=["id"])
+        lake.undrop("new.orders", as_name="shop.before")
+        assert "shop.before__dlq" not in {each.name for each in lake.tables()}, "letters of the new table"
+        assert lake.table("new.orders__dlq").scan().count() == 2
+
+
 def test_a_table_that_only_has_the_name_of_letters_stays_at_a_rename(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         table = served.lake.create_table(ORDERS, SCHEMA, primary_key=["id"])
