@@ -100,13 +100,20 @@ def _contest(contest: Mapping[str, Any]) -> Iterator[str]:
         cells = (_cell(row["values"].get(name), row["digits"]) for name in names)
         yield f"| {row['name']}, {row['unit']} | {' | '.join(cells)} |"
     yield ""
-    for row in contest["rows"]:
-        behind = [name for name in names if (row["values"].get(name, {}).get("ratio") or 1) < 1]
-        if behind:
-            yield f"- **Behind** {', '.join(behind)} in {row['name']}: {row['cause'] or UNKNOWN_CAUSE}"
+    yield from _behind(contest["rows"], names)
     yield from earlier.lines(contest)
     for each in contest["contestants"]:
         yield from _contestant(each)
+
+
+def _behind(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Iterator[str]:
+    """One line for each cause: the rows in which another system is ahead."""
+    by_cause: dict[str, list[str]] = {}
+    for row in rows:
+        if any((row["values"].get(name, {}).get("ratio") or 1) < 1 for name in names):
+            by_cause.setdefault(row["cause"] or UNKNOWN_CAUSE, []).append(row["name"])
+    for cause, behind in by_cause.items():
+        yield f"- **Behind** in {'; '.join(behind)}. {cause}"
 
 
 def _cell(value: Mapping[str, Any] | None, digits: int) -> str:

@@ -116,7 +116,7 @@ def test_the_page_shows_the_run_the_cells_and_where_we_are_behind(tmp_path: Path
     )
     assert "| rate, rows/s | 200 (100%) | 50 (40%), **4.00x** | 50 (40%), **4.00x** |" in lines
     assert "| time, ms | 20.0 (100%) | 5.0 (40%), **0.25x** | – |" in lines
-    assert "- **Behind** theirs in time: We wait for the disk." in lines
+    assert "- **Behind** in time. We wait for the disk." in lines
     assert "- **theirs** 1.0. It syncs. `linger.ms=5` (its manual)" in lines
 
 
