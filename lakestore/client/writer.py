@@ -355,6 +355,8 @@ class Writer:
                 return None
             if self._resend:
                 return self._resend.popleft()
+            if not self._fit():
+                return None
             batches = self._buffer.popleft().parts
             self._share_until = time.monotonic() + SHARE_SECONDS
             progress = next((each.progress for each in reversed(batches) if each.progress), "")
@@ -374,6 +376,24 @@ class Writer:
             request.request.changes.extend(encoded)
             self._state.notify_all()
         return request
+
+    def _fit(self) -> bool:
+        """Split the first bundle if the server of this stream takes smaller messages than the one it was filled for.
+        False if a row of it is too large for the server: the writer has failed."""
+        if self._buffer[0].nbytes <= self._commit_bytes:
+            return True
+        try:
+            cut = [piece for pending in self._buffer[0].parts for piece in self._cut(pending)]
+        except Invalid as error:
+            self._fail(error)
+            return False
+        self._held_bytes += sum(piece.nbytes for piece in cut) - self._buffer.popleft().nbytes
+        bundles = [_Bundle(cut[0])]
+        for piece in cut[1:]:
+            if not bundles[-1].add(piece, self._commit_bytes):
+                bundles.append(_Bundle(piece))
+        self._buffer.extendleft(reversed(bundles))
+        return True
 
     def _ready(self) -> bool:
         if self._resend:

@@ -17,6 +17,7 @@ from lakestore.client.producer import Producer
 from lakestore.client.writer import Writer
 from lakestore.errors import Exhausted, Fenced, Invalid, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.commit_message import CommitMessage
 from tests.support.served import Served
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -42,9 +43,11 @@ class Gate:
         self.open = threading.Event()
         self.commits = threading.Semaphore(0)
         """One permit for each commit that was sent."""
+        self.sizes: list[int] = []
+        """Approximate bytes of each commit that was sent."""
         self.failures: list[ls.LakestoreError] = []
 
-    def write(self, requests: Iterator[pb.CommitRequest]) -> Iterator[pb.CommitAnswer]:
+    def write(self, requests: Iterator[CommitMessage]) -> Iterator[pb.CommitAnswer]:
         """As the server's, later."""
         for answer in self._transport.write(self._counted(requests)):
             assert self.open.wait(30)
@@ -52,9 +55,10 @@ class Gate:
                 raise self.failures.pop(0)
             yield answer
 
-    def _counted(self, requests: Iterator[pb.CommitRequest]) -> Iterator[pb.CommitRequest]:
+    def _counted(self, requests: Iterator[CommitMessage]) -> Iterator[CommitMessage]:
         for request in requests:
             self.commits.release()
+            self.sizes.append(request.nbytes)
             yield request
 
 
@@ -114,6 +118,30 @@ def test_what_cannot_grow_waits_for_nothing(lake: ls.Lake, monkeypatch: pytest.M
         assert gate.commits.acquire(timeout=30), "large enough by itself"
         gate.open.set()
     assert ids(table) == [8]
+
+
+@pytest.mark.parametrize("row_bytes", [100_000, 2_000_000])
+def test_buffered_rows_fit_a_server_that_takes_smaller_messages(
+    lake: ls.Lake, table: ls.Table, monkeypatch: pytest.MonkeyPatch, row_bytes: int
+) -> None:
+    monkeypatch.setattr(client_writer, "IN_FLIGHT_MAX", 1)
+    gate: Any = Gate(lake.transport)
+    writer = Writer(gate, table.definition, Producer())
+    for number in range(20):
+        writer.append([{"id": number, "v": "x" * (row_bytes if number else 1)}])
+        assert number or gate.commits.acquire(timeout=30)
+    gate.server.message_bytes = 1 << 20
+    gate.open.set()
+    if row_bytes > 1 << 20:
+        with pytest.raises(Invalid, match="one message of 1,048,576 has room for"):
+            writer.close()
+        assert ids(table) == [0]
+        assert [batch["id"][0].as_py() for batch in writer.unconfirmed] == [*range(1, 20)]
+        return
+    writer.close()
+    assert ids(table) == [*range(20)]
+    assert row_bytes < max(gate.sizes) <= 1 << 19
+    assert not writer._held_bytes
 
 
 def test_after_a_failure_nothing_behind_it_is_applied_and_it_is_told_once(table: ls.Table) -> None:
