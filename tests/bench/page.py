@@ -43,12 +43,19 @@ def table(each: Mapping[str, Any]) -> Iterator[str]:
     """The lines of one table with its heading."""
     yield from (f"### {each['title']}", "")
     if "contest" in each:
-        yield from (each["contest"]["what"], "", _origin(each["run"]), "", *_contest(each["contest"]))
+        yield from (_work(each["contest"]), "", _origin(each["run"]), "", *_contest(each["contest"]))
     elif each["run"]:
         yield from (_origin(each["run"]), "", *_figures(each["figures"]))
     else:
         yield from (_older(each), "", *_older_figures(each["figures"]))
     yield ""
+
+
+def _work(contest: Mapping[str, Any]) -> str:
+    """What a contest's systems do."""
+    rounds = contest.get("warm_rounds", 0)
+    before = f" Rounds before the counted ones, to warm the systems up: {rounds}." if rounds else ""
+    return f"{contest['what']}{before}"
 
 
 def _origin(run: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 - Round 1 goes through the contestants in their order, round 2 backwards, and so on: a change of the machine's pace hits
   all of them.
 - The first contestant is Lakestore. A ratio says how many times better Lakestore's median is than another's.
+- A workload whose systems are not warm after `prepare` begins with rounds that do not count.
 - A contestant that cannot be had is listed as missing, with what was tried. One that fails keeps the rounds that it has
   done, and the failure is listed.
 """
@@ -83,6 +84,8 @@ class Workload:
     """(system, scale) -> stage. Makes tables, fills them and warms the system up; none of this counts."""
     turn: Callable[[Any, int], Mapping[str, float]]
     """(stage, number of the round) -> value of each measure that the system has. Raises `Failed` if rows lack."""
+    warm_rounds: int = 0
+    """Rounds before those that count, because a JVM compiles its hot code during the first minute of work."""
 
 
 @dataclass(slots=True)
@@ -116,16 +119,18 @@ def outcome(workload: Workload, folder: Path, *, rounds: int = ROUNDS, scale: fl
     with ExitStack() as stack:
         for number, player in enumerate(players):
             _enter(player, workload, stack, folder / str(number), scale)
-        for number in range(rounds):
+        for number in range(workload.warm_rounds + rounds):
             turns = [player for player in (reversed(players) if number % 2 else players) if player.plays]
-            order.append([player.contestant.name for player in turns])
             for player in turns:
                 _play(player, workload, number)
+            if number >= workload.warm_rounds:
+                order.append([player.contestant.name for player in turns])
     ours = players[0]
     if not ours.plays:
         raise AssertionError(f"{ours.contestant.name}: {ours.missing or ours.failure}")
     return {
         "what": workload.what,
+        "warm_rounds": workload.warm_rounds,
         "order": order,
         "contestants": [player.description() for player in players],
         "rows": [_row(measure, players) for measure in workload.measures],
@@ -146,16 +151,18 @@ def _enter(player: _Player, workload: Workload, stack: ExitStack, folder: Path, 
 
 
 def _play(player: _Player, workload: Workload, number: int) -> None:
-    began = time.monotonic()
+    began, counted = time.monotonic(), number - workload.warm_rounds
+    name = f"round {counted + 1}" if counted >= 0 else "a round to warm up"
     try:
         values = dict(workload.turn(player.stage, number))
     except Failed as error:
-        player.failure = f"in round {number + 1}: {error}"
-        _note(f"round {number + 1}, {player.contestant.name}: {player.failure}")
+        player.failure = f"in {name}: {error}"
+        _note(f"{name}, {player.contestant.name}: {player.failure}")
         return
-    player.turns.append(values)
-    shown = ", ".join(f"{name} {value:,.4g}" for name, value in values.items())
-    _note(f"round {number + 1}, {player.contestant.name}: {shown} ({time.monotonic() - began:.0f} s)")
+    if counted >= 0:
+        player.turns.append(values)
+    shown = ", ".join(f"{key} {value:,.4g}" for key, value in values.items())
+    _note(f"{name}, {player.contestant.name}: {shown} ({time.monotonic() - began:.0f} s)")
 
 
 def _row(measure: Measure, players: Sequence[_Player]) -> dict[str, Any]:

@@ -52,8 +52,10 @@ def turn(calls: list[str], stage: str, number: int) -> dict[str, float]:
     return {"rate": rate} if stage == "slow" else {"rate": rate, "time": rate / 10}
 
 
-def outcome(folder: Path, *others: Contestant, first: Contestant | None = None) -> dict[str, Any]:
-    """A contest of three rounds."""
+def outcome(
+    folder: Path, *others: Contestant, first: Contestant | None = None, warm: int = 0, rounds: int = 3
+) -> dict[str, Any]:
+    """A contest of some rounds."""
     calls: list[str] = []
     workload = Workload(
         title="Work",
@@ -62,15 +64,26 @@ def outcome(folder: Path, *others: Contestant, first: Contestant | None = None) 
         contestants=(first or contestant("ours"), *others),
         prepare=lambda system, _: system,
         turn=partial(turn, calls),
+        warm_rounds=warm,
     )
-    found = contest.outcome(workload, folder)
-    assert [name for turns in found["order"] for name in turns] == calls
+    found = contest.outcome(workload, folder, rounds=rounds)
+    counted = [name for turns in found["order"] for name in turns]
+    assert calls[len(calls) - len(counted) :] == counted
+    assert (len(calls) > len(counted)) == bool(warm)
     return found
 
 
 def test_turns_alternate_and_each_round_has_every_system(tmp_path: Path) -> None:
     found = outcome(tmp_path, contestant("theirs"), contestant("slow"))
     assert found["order"] == [["ours", "theirs", "slow"], ["slow", "theirs", "ours"], ["ours", "theirs", "slow"]]
+
+
+def test_rounds_that_warm_the_systems_up_do_not_count(tmp_path: Path) -> None:
+    found = outcome(tmp_path, contestant("theirs"), warm=1, rounds=2)
+    assert found["order"] == [["theirs", "ours"], ["ours", "theirs"]]
+    assert found["rows"][0]["values"]["ours"]["rounds"] == [300.0, 200.0]
+    lines = list(page.table(report.table("Work", RUN, {"contest": found})))
+    assert lines[2] == "They work. Rounds before the counted ones, to warm the systems up: 1."
 
 
 def test_a_row_has_the_median_the_spread_and_how_many_times_better_ours_is(tmp_path: Path) -> None:

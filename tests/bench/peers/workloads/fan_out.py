@@ -56,4 +56,5 @@ WORKLOAD = Workload(
     ),
     prepare=prepare,
     turn=turn,
+    warm_rounds=1,
 )

@@ -60,4 +60,5 @@ WORKLOAD = Workload(
     ),
     prepare=prepare,
     turn=turn,
+    warm_rounds=1,
 )

@@ -58,4 +58,5 @@ WORKLOAD = Workload(
     ),
     prepare=prepare,
     turn=turn,
+    warm_rounds=1,
 )
