@@ -1,4 +1,4 @@
-"""A table at a cut as a pyarrow dataset for DuckDB: its scanner is a union read.
+"""A table at a cut for DuckDB, behind a pyarrow dataset: its scanner is a union read.
 
 Conditions that DuckDB pushes down are translated into conditions of Lakestore, so they reach the files and the server
 like the conditions of `scan`. A column of nulls precedes the table's columns. A query that needs no column, such as
@@ -29,8 +29,27 @@ NO_COLUMN = f"{SYSTEM_PREFIX}lakestore_no_column"
 _NOTHING = pa.field(NO_COLUMN, pa.int8())
 
 
-class Rows(ds.Dataset):  # type: ignore[misc]
-    """One table at the cut, with the two members of a pyarrow dataset that DuckDB uses: a schema and a scanner."""
+class RowsOfQuery(ds.Dataset):  # type: ignore[misc]
+    """The rows behind a view, with the two members of a pyarrow dataset that DuckDB uses: a schema and a scanner."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self.rows: Rows | None = None
+        """The rows of the query that runs. They have the schema."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows of every query."""
+        return self._schema
+
+    def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> ds.Scanner:
+        """A scanner of the rows of the query that runs."""
+        assert self.rows is not None, "no query runs"
+        return self.rows.scanner(columns, filter)
+
+
+class Rows:
+    """One table at the cut, for the views of a query."""
 
     def __init__(self, cut: Cut, scan: TableScan, system: Iterable[str], failures: list[LakestoreError]) -> None:
         self._cut, self._scan, self._failures = cut, scan, failures
@@ -60,7 +79,7 @@ class Rows(ds.Dataset):  # type: ignore[misc]
         names: list[str] = self._schema.names[1:]
         return names
 
-    def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> ds.Scanner:
+    def scanner(self, columns: list[str] | None, filter: pc.Expression | None) -> ds.Scanner:
         """A scanner of these columns. The scanner does not apply the filter a second time: the read already has."""
         if filter is not None and self.checks:
             pushdown.check(filter)

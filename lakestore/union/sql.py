@@ -34,8 +34,10 @@ from lakestore.union.cut import Source, opened
 from lakestore.union.explanation import Explanation
 from lakestore.union.plain_scan import PlainScan
 from lakestore.union.scan import frame_of_pandas, frame_of_polars
+from lakestore.union.sql_functions import CHANCE
 from lakestore.union.sql_gate import folded
 from lakestore.union.sql_text import Statement
+from lakestore.union.views import CATALOG, TableView, ViewList, quoted
 from lakestore.wire import tracing
 
 if TYPE_CHECKING:
@@ -46,8 +48,6 @@ if TYPE_CHECKING:
 
 
 _EMPTY = "__lakestore_empty"
-CATALOG = "memory"
-"""DuckDB's in-memory catalog. Its name is always written out: a database of the lake may be called `temp`."""
 _LETTER = f'{CATALOG}.main."{SYSTEM_PREFIX}lakestore_letter"'
 """The type of dictionary columns in `Extra.relations`."""
 _FULL_SCHEMAS = frozenset({"information_schema", "pg_catalog"})
@@ -79,11 +79,6 @@ def declare(connection: Any, tables: Iterable[Table]) -> None:
         if table.primary_key:
             key = ", ".join(map(quoted, table.primary_key))
             connection.execute(f"ALTER TABLE {database}.{short} ADD PRIMARY KEY ({key})")
-
-
-def quoted(name: str) -> str:
-    """A name as a quoted SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def first(reader: pa.RecordBatchReader, rows: int) -> pa.Table:
@@ -591,6 +586,11 @@ class _Request:
     database: databases.Database | None = None
     """None until DuckDB answers."""
 
+    @property
+    def needs_more(self) -> bool:
+        """Whether the text needs anything beside views of the tables that it reads."""
+        return bool(self.declared or self.query.extra.relations or self.query.extra.macros)
+
     def read_to_end(self) -> None:
         """Note that the result was read to its end."""
         if self.database is not None:
@@ -650,15 +650,17 @@ def _started(
     asked_to_stop = threading.Event()
     with ExitStack() as failing:
         try:
-            database = databases.idle_or_new(engine, kind)
-            failing.callback(_release, database, request, tables)
+            wanted = _view_list(request, tables, spelling)
+            database = databases.idle_or_new(engine, kind, ViewList() if request.needs_more else wanted)
+            failing.callback(_release, database, request)
             request, connection = replace(request, database=database), database.connection
 
             def stop() -> None:
                 asked_to_stop.set()
                 connection.interrupt()
 
-            _prepare(connection, request, tables, spelling)
+            _prepare(connection, request)
+            database.views.show(wanted, list(tables.values()))
             if query.started is not None:
                 query.started(stop)
             found = connection if query.only_types else _executed(connection, request.asked.text, query.params)
@@ -678,8 +680,8 @@ def _started(
         return taken
 
 
-def _prepare(connection: Any, request: _Request, tables: Mapping[str, Rows], spelling: old_names.Spelling) -> None:
-    """Register the tables, and everything that the text needs beside them. `_release` drops it."""
+def _prepare(connection: Any, request: _Request) -> None:
+    """Make everything that the text needs beside views of the tables that it reads."""
     declare(connection, request.declared)
     extra = request.query.extra
     if any(map(_dictionaries, extra.relations.values())):
@@ -689,23 +691,28 @@ def _prepare(connection: Any, request: _Request, tables: Mapping[str, Rows], spe
         _register_relation(connection, name, f"{SYSTEM_PREFIX}lakestore_relation_{number}", relation)
     for macro in extra.macros:
         connection.execute(macro)  # after the relations: DuckDB binds a macro when it is created
-    for number, (name, rows) in enumerate(tables.items()):
-        alias = f"{SYSTEM_PREFIX}lakestore_{number}"
-        _register(connection, name, alias, rows, spelling.get(name, {}))
-    for alias, name in request.aliases.items():
-        database, short = name.split(".")
-        connection.execute(f"CREATE VIEW {quoted(alias)} AS FROM {CATALOG}.{quoted(database)}.{quoted(short)}")
 
 
-def _release(database: databases.Database, request: _Request, tables: Mapping[str, Rows]) -> None:
-    """Give the database back, without the views of `_prepare`. One with relations, macros or tables is closed."""
-    extra = request.query.extra
-    if request.declared or extra.relations or extra.macros or request.query.external_access:
+def _view_list(request: _Request, tables: Mapping[str, Rows], spelling: old_names.Spelling) -> ViewList:
+    """The views over tables, with the names of columns that `spelling` has for them."""
+    made = [TableView(name, _shown_names(rows, spelling.get(name, {})), rows.schema) for name, rows in tables.items()]
+    return ViewList(made, request.aliases)
+
+
+def _shown_names(rows: Rows, spelling: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The names that a view shows, with their columns."""
+    if not spelling:
+        return tuple((column, column) for column in rows.columns)
+    return (*spelling.items(), *((column, column) for column in rows.columns if column in SYSTEM_TYPES))
+
+
+def _release(database: databases.Database, request: _Request) -> None:
+    """Give the database back. One with relations, macros or tables is closed."""
+    if request.needs_more or request.query.external_access:
         database.close()
         return
-    schemas = {name.split(".")[0] for name in tables}
-    drops = [f"DROP VIEW IF EXISTS {quoted(alias)}" for alias in request.aliases]
-    database.give_back([*drops, *(f"DROP SCHEMA IF EXISTS {CATALOG}.{quoted(name)} CASCADE" for name in schemas)])
+    is_random = not CHANCE.isdisjoint(_WORD.findall(request.query.text.lower()))
+    database.give_back(keeps_connection=not is_random)
 
 
 def _engine_errors(engine: Any) -> tuple[type[Exception], ...]:
@@ -760,22 +767,6 @@ def _hint(name: str, tables: Callable[[], Sequence[Table]]) -> str:
     known = {each.lower() if "." in name else each.split(".")[1].lower(): each for each in names}
     close = nearest(name, known)
     return f"; tables are named database.table{f': did you mean {known[close]}?' if close else ''}"
-
-
-def _register(connection: Any, name: str, alias: str, rows: Rows, spelling: Mapping[str, str]) -> None:
-    """Create a view over a table's rows; `spelling` has its columns by the names that it shows.
-
-    DuckDB cannot take a row count from a Python object. An empty branch with an estimate (`UNION ALL` with a range
-    whose LIMIT is not constant) would provide it, but made the joins of TPC-H slower by up to half.
-    """
-    database, short = name.split(".")
-    connection.register(alias, rows)
-    shown = {**spelling} | {column: column for column in rows.columns if column in SYSTEM_TYPES} if spelling else {}
-    names = ", ".join(f"{quoted(column)} AS {quoted(name)}" for name, column in shown.items())
-    names = names or ", ".join(map(quoted, rows.columns))
-    schema = f'{CATALOG}."{database}"'
-    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-    connection.execute(f'CREATE VIEW {schema}."{short}" AS SELECT {names} FROM {alias}')  # noqa: S608
 
 
 def _utc(table: pa.Table) -> pa.Table:

@@ -11,9 +11,11 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from lakestore import evolution
 from lakestore.client.connection import Connection
 from lakestore.errors import Invalid
 from lakestore.union import databases, sql
+from lakestore.union.views import TableView, ViewList, Views
 from tests.support.served import Served
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -48,14 +50,56 @@ def summed(served: Served, table: str, **options: Any) -> list[dict[str, Any]]:
     return sql.run(transport, query, Connection(transport).all).to_pylist()
 
 
+def views(database: databases.Database) -> set[str]:
+    """The schemas and views that a database has."""
+    found = database.connection.execute(
+        "SELECT schema_name || '.' || view_name FROM duckdb_views() WHERE NOT internal UNION ALL"
+        " SELECT schema_name FROM duckdb_schemas() WHERE NOT internal"
+    )
+    return {name for (name,) in found.fetchall()}
+
+
 def test_the_next_query_gets_the_database_without_the_names_of_the_last(served: Served, made: list[Any]) -> None:
     for _ in range(2):
         assert summed(served, "a.one") == [{"s": 1}]
+        [idle] = databases._IDLE.databases
+        assert views(idle) == {"a", "a.one", "main.__lakestore_0"}
         assert summed(served, "two", search_path=("b",)) == [{"s": 2}]
+        assert views(idle) == {"b", "b.two", "main.two", "main.__lakestore_0"}
+        assert sql.run(served.lake.transport, "SELECT count(*) AS n FROM duckdb_tables").to_pylist() == [{"n": 0}]
+        assert views(idle) == set()
     assert len(made) == 1
-    [idle] = databases._IDLE.databases
-    for catalog in ("duckdb_views()", "duckdb_schemas()"):
-        assert idle.connection.execute(f"SELECT * FROM {catalog} WHERE NOT internal").fetchall() == []
+
+
+def test_queries_of_the_same_columns_use_the_views_of_the_last(
+    served: Served, made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makes: list[TableView] = []
+    make = Views._make
+    monkeypatch.setattr(Views, "_make", lambda *args: (makes.extend(args[1].tables[:1]), make(*args)))
+    table = served.lake.create_table("c.three", SCHEMA)
+    for number in range(3):
+        table.append([{"id": number}])
+        assert summed(served, "c.three") == [{"s": 1 + sum(range(number + 1))}]
+        [idle] = databases._IDLE.databases
+        assert [place.rows for place in idle.views._rows] == [None], "an idle database holds no cut"
+    assert len(makes) == 1
+    served.lake.alter(table.definition, [evolution.RenameColumn("id", "number")])
+    text = "SELECT sum(number) AS s FROM c.three"
+    assert sql.run(served.lake.transport, text).to_pylist() == [{"s": 3}]
+    assert sql.run(served.lake.transport, f"{text} WHERE __offset >= 0").to_pylist() == [{"s": 3}]
+    assert sql.run(served.lake.transport, text).to_pylist() == [{"s": 3}]
+    assert len(makes) == 4
+
+
+def test_random_numbers_have_no_state_of_an_earlier_query(served: Served, made: list[Any]) -> None:
+    sql.run(served.lake.transport, "SELECT setseed(0.5) FROM a.one")
+    again = [sql.run(served.lake.transport, "SELECT random() AS r FROM a.one").to_pylist() for _ in range(2)]
+    connection = duckdb.connect()
+    connection.execute("SELECT setseed(0.5)").fetchall()
+    drawn = [connection.execute("SELECT random()").fetchone() for _ in range(3)]
+    assert not {(row["r"],) for rows in again for row in rows}.intersection(drawn)
+    assert len(made) == 2, "the connection ends, and the database stays"
 
 
 def test_other_settings_need_another_database(served: Served, made: list[Any]) -> None:
@@ -102,22 +146,26 @@ def test_queries_at_the_same_time_have_databases_of_their_own(served: Served, ma
 
 
 def test_a_database_that_refuses_the_drop_is_closed(served: Served, made: list[Any]) -> None:
-    database = databases.idle_or_new(duckdb, databases.Kind((), "UTC", is_lossless=False))
-    database.is_read = True
-    database.give_back(["DROP SCHEMA memory.main"])
-    assert not databases._IDLE.databases
+    assert summed(served, "one", search_path=("main", "a")) == [{"s": 1}]
+    [idle] = databases._IDLE.databases
+    idle.connection.execute("DROP VIEW one").execute("CREATE TABLE one AS SELECT 1")
+    assert summed(served, "b.two") == [{"s": 2}]
     with pytest.raises(duckdb.ConnectionException):
-        database.connection.execute("SELECT 1")
+        idle.connection.execute("SELECT 1")
+    assert len(made) == 2
 
 
-def test_a_database_is_closed_if_memory_runs_out_before_it_is_kept(served: Served, made: list[Any]) -> None:
-    def failing(_statement: str) -> str:
+def test_a_database_is_closed_if_memory_runs_out_before_it_is_kept(
+    served: Served, made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_: Views) -> None:
         raise MemoryError
 
-    database = databases.idle_or_new(duckdb, databases.Kind((), "UTC", is_lossless=False))
+    database = databases.idle_or_new(duckdb, databases.Kind((), "UTC", is_lossless=False), ViewList())
     database.is_read = True
+    monkeypatch.setattr(Views, "leave_rows", failing)
     with pytest.raises(MemoryError):
-        database.give_back(map(failing, [""]))  # type: ignore[arg-type]
+        database.give_back()
     assert not databases._IDLE.databases
     with pytest.raises(duckdb.ConnectionException):
         database._root.execute("SELECT 1")
