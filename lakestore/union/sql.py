@@ -500,12 +500,14 @@ class _Batches:
 
 
 def _aliases(bare: Sequence[str], search_path: Sequence[str], known: Sequence[Table]) -> dict[str, str]:
-    """The table of each name without a database: the first on the search path, or a `database.table` in quotes."""
+    """The table of each name without a database: the first on the search path, or a `database.table` in quotes. In a
+    database, the table of exactly the name comes before tables whose names differ in case."""
     names, found = {folded(table.name): table.name for table in reversed(known)}, dict[str, str]()
+    exact = {table.name for table in known}
     for name in bare:
         tried = [f"{database}.{name}" for database in search_path] + [name] * bool(_DOTTED.fullmatch(name))
-        if full := next((names[folded(each)] for each in tried if folded(each) in names), ""):
-            found[name] = full
+        if full := next((each for each in tried if folded(each) in names), ""):
+            found[name] = full if full in exact else names[folded(full)]
     return found
 
 

@@ -77,19 +77,21 @@ class LazyCatalog:
     def types_of(self, tables: Iterable[tuple[str, str]], column: str) -> Iterator[pa.DataType]:
         """The types that a column has in these tables, (database, name)."""
         column = folded(column)
-        for name in {folded(f"{database or self.database_of(name)}.{name}") for database, name in tables}:
+        for name in {f"{database or self.database_of(name)}.{name}" for database, name in tables}:
             for table in self._named(name):
                 yield from (each.arrow.type for each in table.columns if folded(each.name) == column)
 
     def _named(self, name: str) -> Sequence[Table]:
-        """The tables of a name. All tables are asked for only if none has the name in the text's case."""
+        """The tables of a name: the one of exactly this name, otherwise those whose names differ in case. All tables
+        are asked for only if none has exactly this name."""
         if self._made is None:
             if name not in self._found:
                 self._found[name] = self._tables.find(name)
             found = self._found[name]
             if found is not None:
                 return (found,)
-        return self.made.table_names.get(folded(name), ())
+        tables = self.made.table_names.get(folded(name), ())
+        return [table for table in tables if table.name == name] or tables
 
     def relation(self, name: str) -> pa.Table:
         schema, short = name.split(".", 1)
