@@ -72,14 +72,17 @@ _COUNTS = (exp.Limit, exp.Offset)
 _WRAPPERS = (exp.Paren, exp.Neg)
 
 
-def sql_type(kind: pa.DataType) -> str | None:
-    """The name in SQL of a type; None if a value of the type needs no cast, or has none."""
+def sql_type(kind: pa.DataType, *, has_value: bool = True) -> str | None:
+    """The name in SQL of a type; None if a value of the type needs no cast, or has none. A decimal keeps the digits of
+    its value, so it has a type only without a value."""
+    if pa.types.is_decimal128(kind) and not has_value:
+        return f"DECIMAL({kind.precision}, {kind.scale})"
     if pa.types.is_timestamp(kind) and kind.tz:
         return "TIMESTAMPTZ"
     if pa.types.is_fixed_size_binary(kind):
         return "BLOB"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        inside = sql_type(kind.value_type)
+        inside = sql_type(kind.value_type, has_value=has_value)
         return f"{inside}[]" if inside else None
     return _NAMES.get(kind)
 

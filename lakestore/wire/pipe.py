@@ -20,7 +20,8 @@ ASKED_BYTES_MAX = 64 << 20
 
 
 class Verb(IntEnum):
-    """The questions of the process: call an RPC; open a stream, read it, close it; a file's size and a part of it."""
+    """The questions of the process: call an RPC; open a stream, read it, close it; a file's size and a part
+    of it; who may read which tables."""
 
     CALL = 1
     OPEN = 2
@@ -28,6 +29,7 @@ class Verb(IntEnum):
     CLOSE = 4
     SIZE = 5
     READ = 6
+    READERS = 7
 
 
 def called(method: str, request: bytes) -> bytes:

@@ -10,7 +10,7 @@ import base64
 import logging
 import stat
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -134,13 +134,12 @@ class Access:
         principal = self._book.named(name)
         return self.is_open or (principal is not None and principal.may("read", table))
 
-    def readers(self) -> dict[str, tuple[str, ...]]:
+    def readers(self) -> Mapping[str, tuple[str, ...]]:
         """Principal to the patterns of the tables that it may read. On a server without principals `""`, everybody, may
         read every table."""
         if self.is_open:
             return {"": (principals.EVERYTHING,)}
-        found = {name: self._book.named(name) for name in self._book}
-        return {name: each.patterns("read") for name, each in found.items() if each is not None}
+        return self._book.readers
 
     def principals(self) -> Sequence[str]:
         return list(self._book)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from functools import cached_property
 from typing import Any
 
 from lakestore.errors import Invalid
@@ -144,6 +145,11 @@ class Book:
 
     def __init__(self, entries: Iterable[AuthEntry] = ()) -> None:
         self._entries = {entry.principal.name: entry for entry in entries}
+
+    @cached_property
+    def readers(self) -> Mapping[str, tuple[str, ...]]:
+        """Principal to the patterns of the tables that it may read."""
+        return {name: entry.principal.patterns("read") for name, entry in self._entries.items()}
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries

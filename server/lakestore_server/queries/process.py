@@ -15,9 +15,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -105,6 +106,27 @@ class _PipedFile(SizedFile):
         if answer is None:
             raise FileNotFoundError(self._location)
         return answer
+
+
+class PipedReaders(Mapping[str, Sequence[str]]):
+    """Each principal and its patterns of tables that it may read. The server is asked when a text first needs them."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    @cached_property
+    def _patterns(self) -> dict[str, list[str]]:
+        answer: dict[str, list[str]] = json.loads(self._exchange(Verb.READERS, b"") or b"{}")
+        return answer
+
+    def __getitem__(self, name: str) -> Sequence[str]:
+        return self._patterns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._patterns)
+
+    def __len__(self) -> int:
+        return len(self._patterns)
 
 
 BESIDE_PART_BYTES = 1 << 10
@@ -217,7 +239,7 @@ def answered(wire: PipeWire, question: Question, bounds: Bounds) -> PartPieces:
     began = time.monotonic()
     transport = transport_of(wire)
     tables = Connection(transport)
-    query = replace(_query(question, bounds, tables), started=wire.interrupt.started)
+    query = replace(_query(wire, question, bounds, tables), started=wire.interrupt.started)
     with _placed(question, query), sql.stream(transport, query, tables.all) as rows:
         schema, batches = _typed(query, question, rows)
         yield Head(schema, rows.token).to_bytes()
@@ -255,7 +277,7 @@ def described(wire: PipeWire, question: Question, bounds: Bounds) -> bytes:
     """The types of a text, which is not run."""
     transport = transport_of(wire)
     tables = Connection(transport)
-    query = _query(question, bounds, tables)
+    query = _query(wire, question, bounds, tables)
     with _placed(question, query):
         kinds, columns = (_sent_schema(query, question, each) for each in sql.describe(transport, query, tables.all))
     return Description(tuple(kinds.types), columns).to_bytes()
@@ -294,13 +316,13 @@ def _typed(query: sql.Query, question: Question, rows: sql.SqlStream) -> tuple[p
     return schema, (batch.cast(schema) for batch in rows.batches)
 
 
-def _query(question: Question, bounds: Bounds, tables: Connection) -> sql.Query:
+def _query(wire: PipeWire, question: Question, bounds: Bounds, tables: Connection) -> sql.Query:
     given, text, extra, search_path = question.parameters, question.text, sql.Extra(), question.search_path
     if question.dialect is Dialect.POSTGRES:
         user = question.user or SERVER_ROLE
-        session = Session(
-            user, question.database, question.search_path, readable=tuple(bounds.readable), readers=bounds.readers
-        )
+        readers = PipedReaders(wire.exchange) if bounds.knows_readers else None
+        readable = tuple(bounds.readable)
+        session = Session(user, question.database, question.search_path, readable=readable, readers=readers)
         text, extra = dialect.translated(sql.load_engine(), question.text, tables, session)
         search_path = ()  # the translation has looked the names up
     rows_max = None if question.rows_max is None else question.rows_max + 1
@@ -315,7 +337,7 @@ def _query(question: Question, bounds: Bounds, tables: Connection) -> sql.Query:
         has_origins=question.dialect is Dialect.POSTGRES,
         search_path=search_path,
         extra=extra,
-        kinds=[sql_parameters.sql_type(each.kind) for each in given],
+        kinds=[sql_parameters.sql_type(each.kind, has_value=not each.column.null_count) for each in given],
     )
 
 

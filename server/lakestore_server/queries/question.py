@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum, IntEnum
 from typing import Any, Self
@@ -135,8 +134,8 @@ class Bounds:
     """A `HelloAnswer` in hexadecimal."""
     readable: tuple[str, ...] = ()
     """Patterns of the tables that the caller may read, for the catalog of Postgres. RPCs check rights themselves."""
-    readers: Mapping[str, Sequence[str]] | None = None
-    """The same for each principal, for a caller who may know it; `""` stands for everybody."""
+    knows_readers: bool = False
+    """Whether the caller may know the same of each principal. The process asks for it if the text needs it."""
 
 
 @dataclass(frozen=True, slots=True)

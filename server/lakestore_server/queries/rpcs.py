@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -48,9 +48,9 @@ class Rpcs:
         """Changes whenever rights may have changed."""
         return self._admission.access.generation
 
-    def readers(self, caller: Caller) -> dict[str, tuple[str, ...]] | None:
-        """Principal to the patterns of the tables that it may read; None if the caller may not know."""
-        return self._admission.access.readers() if caller.principal.administers else None
+    def readers(self) -> Mapping[str, tuple[str, ...]]:
+        """Principal to the patterns of the tables that it may read."""
+        return self._admission.access.readers()
 
     def begin(self, caller: Caller, name: str) -> RpcCall:
         """Begin a call of a viewer. Raises `Denied` if the viewer may not make this call at all."""
@@ -113,9 +113,14 @@ class Reads:
         return self._calls["", ""].principal.patterns("read")
 
     @property
-    def readers(self) -> dict[str, tuple[str, ...]] | None:
-        """Principal to the patterns of the tables that it may read; None if the caller may not know."""
-        return self._rpcs.readers(self._caller)
+    def knows_readers(self) -> bool:
+        """Whether the caller may know `readers`."""
+        return self._caller.principal.administers
+
+    @property
+    def readers(self) -> Mapping[str, tuple[str, ...]]:
+        """Principal to the patterns of the tables that it may read; nothing for a caller who may not know it."""
+        return self._rpcs.readers() if self.knows_readers else {}
 
     def read(self, name: str, data: bytes) -> bytes:
         """Make a call of the query: request bytes in, answer bytes out."""

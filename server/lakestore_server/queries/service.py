@@ -9,6 +9,7 @@ process is interrupted, and killed if it does not end the answer soon. The commi
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import struct
@@ -49,7 +50,6 @@ from lakestore_server.queries.question import (
     Bounds,
     Cancelled,
     Description,
-    Dialect,
     Figures,
     Head,
     Part,
@@ -585,8 +585,7 @@ class QueryRun:
         hello = pb.HelloAnswer(release=RELEASE, protocol_min=rpc.PROTOCOL_MIN, protocol=rpc.PROTOCOL)
         hello.message_bytes = limits.message_bytes
         said = hello.SerializeToString().hex()
-        readers = self.reads.readers if self._question.dialect is Dialect.POSTGRES else None
-        return Bounds(limits.query_seconds, limits.query_bytes, said, self.reads.readable, readers)
+        return Bounds(limits.query_seconds, limits.query_bytes, said, self.reads.readable, self.reads.knows_readers)
 
     def _serve(self, verb: int, question: bytes) -> list[bytes]:
         answer = self._answer_to(Verb(verb), question)
@@ -602,6 +601,8 @@ class QueryRun:
                 if plan.lease:
                     self._leases.append(plan.lease)
             return data
+        if verb is Verb.READERS:
+            return json.dumps(self.reads.readers).encode()
         if verb in (Verb.SIZE, Verb.READ):
             return self._files.answer(verb, question)
         if verb is Verb.OPEN:

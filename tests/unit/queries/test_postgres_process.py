@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from struct import pack
 from typing import Any
@@ -14,7 +15,8 @@ import pytest
 from lakestore.errors import LakestoreError
 from lakestore_server.queries import constant_query
 from lakestore_server.queries.answer import MayWait
-from lakestore_server.queries.postgres.types import OID_ARROW, postgres_type
+from lakestore_server.queries.parameter import Parameter
+from lakestore_server.queries.postgres.types import NUMERIC_ARROW, OID_ARROW, postgres_type
 from lakestore_server.queries.question import Dialect, Form, Question
 from lakestore_server.queries.service import QuerySession
 from tests.support.client_texts import client_texts, lake_oids, make_tables
@@ -93,6 +95,18 @@ def test_a_description_has_the_types_of_parameters_of_catalog_texts(session: Que
     assert described.schema.names == ["relname"]
     described = session.describe(_question("SELECT $1::oid[], $2::pg_catalog.oid"))
     assert described.parameters == (pa.list_(OID_ARROW), OID_ARROW)
+
+
+def test_a_numeric_parameter_is_described_as_numeric_wherever_it_is(session: QuerySession) -> None:
+    for kind in (NUMERIC_ARROW, pa.list_(NUMERIC_ARROW)):
+        question = _question("SELECT $1 AS v", parameters=(Parameter(kind),))
+        described = session.describe(question)
+        assert described.parameters == (kind,)
+        assert described.schema == pa.schema([("v", kind)])
+        assert _rows(session, question.text, parameters=question.parameters) == [{"v": None}]
+    value = Decimal("1.23456789012345")
+    (row,) = _rows(session, "SELECT $1 AS v", parameters=(Parameter.of(pa.array([value])),))
+    assert row == {"v": value}, "a value keeps its digits"
 
 
 def test_oids_and_letters_of_the_catalog_have_their_types_of_postgres(session: QuerySession) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -157,6 +157,32 @@ def test_a_principal_uses_its_process_again_and_nobody_else_does(served: Served,
     third = pid("root")
     assert third not in (first, other)
     assert not Path(f"/proc/{other}").exists(), "two processes, so the one that was idle for longest made room"
+
+
+def test_a_process_asks_for_the_rights_of_all_principals_only_if_a_text_needs_them(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access, calls = served.server.access, list[str]()
+    readers = access.readers
+
+    def counted() -> Mapping[str, tuple[str, ...]]:
+        calls.append("readers")
+        return readers()
+
+    monkeypatch.setattr(access, "readers", counted)
+
+    def asked(name: str, text: str) -> list[dict[str, object]]:
+        return rows(session(served, name), Question(text, dialect=Dialect.POSTGRES, user=name))
+
+    assert asked("root", "SELECT count(*) AS n FROM shop.orders") == [{"n": 5}]
+    assert not calls
+    text = "SELECT has_table_privilege('bob', 'shop.orders', 'select') AS may"
+    assert asked("root", text) == [{"may": True}]
+    assert calls == ["readers"]
+    with pytest.raises(LakestoreError, match='role "bob" does not exist'):
+        asked("ann", text)
+    assert calls == ["readers"]
+    assert access.readers() is access.readers(), "made once for each reading of the auth file"
 
 
 def test_a_process_ends_when_rights_change(served: Served, service: QueryService) -> None:
