@@ -333,3 +333,14 @@ def test_a_print_that_duckdb_reads_as_another_tree_is_refused(monkeypatch: pytes
 def test_the_tree_of_a_long_text_is_changed_without_recursion() -> None:
     text = "SELECT " + " + ".join(["count(*)"] * 400) + " FROM shop.orders"
     assert _translated(text).startswith("SELECT")
+
+
+def test_names_that_differ_only_in_case_have_types_of_their_own(own_lake: Lake) -> None:
+    for name, kind in (("shop.mixed", pa.int64()), ("shop.MIXED", pa.float64())):
+        own_lake.create_table(name, pa.schema([("n", kind)])).append([{"n": 3}])
+    for name, half in (("mixed", 1), ('"MIXED"', 1.5), ("shop.mixed", 1), ('shop."MIXED"', 1.5)):
+        assert answer(own_lake, f"SELECT n / 2 AS half FROM {name}").to_pylist() == [{"half": half}], name
+    catalog = dialect.LazyCatalog(ListedTables(own_lake._connection.all()), SESSION)
+    assert catalog.made.tables
+    assert [*catalog.types_of([("shop", "MIXED")], "n")] == [pa.float64()]
+    assert {*catalog.types_of([("shop", "Mixed")], "n")} == {pa.int64(), pa.float64()}
