@@ -23,7 +23,7 @@ from lakestore.model.contract.rules import Rule
 from lakestore.model.table import Table
 from lakestore.rows.literals import text_literal
 from lakestore.rows.row_checks import RowChecks
-from lakestore.union.sql import quoted
+from lakestore.union.views import quoted
 
 EXAMPLES = 5
 """Rows that are shown of a broken rule."""

@@ -76,7 +76,12 @@ def test_queries_of_the_same_columns_use_the_views_of_the_last(
 ) -> None:
     makes: list[TableView] = []
     make = Views._make
-    monkeypatch.setattr(Views, "_make", lambda *args: (makes.extend(args[1].tables[:1]), make(*args)))
+
+    def counted(views: Views, wanted: ViewList) -> None:
+        makes.extend(wanted.tables[:1])
+        make(views, wanted)
+
+    monkeypatch.setattr(Views, "_make", counted)
     table = served.lake.create_table("c.three", SCHEMA)
     for number in range(3):
         table.append([{"id": number}])
