@@ -56,5 +56,5 @@ WORKLOAD = Workload(
     ),
     prepare=prepare,
     turn=turn,
-    warm_rounds=1,
+    warm_rounds=2,
 )
