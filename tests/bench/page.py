@@ -114,10 +114,10 @@ def _contest(contest: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _behind(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Iterator[str]:
-    """One line for each cause: the rows in which another system is ahead."""
+    """One line for each cause: the rows in which another system is ahead, as far as the two digits of a cell show."""
     by_cause: dict[str, list[str]] = {}
     for row in rows:
-        if any((row["values"].get(name, {}).get("ratio") or 1) < 1 for name in names):
+        if any(round(row["values"].get(name, {}).get("ratio") or 1, 2) < 1 for name in names):
             by_cause.setdefault(row["cause"] or UNKNOWN_CAUSE, []).append(row["name"])
     for cause, behind in by_cause.items():
         yield f"- **Behind** in {'; '.join(behind)}. {cause}"
