@@ -27,7 +27,7 @@ NAMES = (
 )
 """The workloads of a run without names, in their order. `log-append` is `WORKLOAD` of `workloads/log_append.py`."""
 LONG_NAMES = ("upserts-50m", "lake-changes-50m")
-"""Workloads that run only by name, because they take longer than four minutes."""
+"""Workloads that run only by name, because they take longer than ten minutes."""
 
 
 def workload(name: str) -> Workload:
