@@ -24,6 +24,7 @@ CONTESTS: Mapping[str, Sequence[str]] = {
     "Column pruning": ("1 of 20 columns",),
     "Upserts, 1 M keys": ("uniform updates", "updates, 90 % of them on 1 % of the keys", "updates of 2 of 5 columns"),
     "Upserts, 10 M keys": ("uniform updates",),
+    "Upserts, 50 M keys": ("uniform updates",),
     "Look-ups, 1 M keys": ("look-ups of many keys at once", "one look-up, p50"),
     "Recovery after kill -9, 1 M keys": ("start to first answer",),
     "Recovery of a log after kill -9": ("start to first acknowledged append",),

@@ -198,7 +198,8 @@ def test_the_readme_and_the_pictures_show_what_the_files_have_and_nothing_else()
         assert f"docs/img/{name}" in said
         ElementTree.fromstring(picture)
     assert headlines.readme(f"{headlines.BEGIN}{headlines.END}", []).count("\n| ") == 1, "the head alone"
-    measures = {each.title: [one.name for one in each.measures] for each in map(command.workload, command.NAMES)}
+    workloads = map(command.workload, command.NAMES + command.LONG_NAMES)
+    measures = {each.title: [one.name for one in each.measures] for each in workloads}
     growth = [(title, pair) for title, *pair in headlines.GROWTH.values()]
     for title, names in (*headlines.CONTESTS.items(), *growth):
         assert set(names) <= set(measures[title]), title
