@@ -51,7 +51,8 @@ def service() -> Iterator[QueryService]:
 
 @pytest.fixture
 def query(service: QueryService) -> QueryRun:
-    return QueryRun(service, cast("Any", SimpleNamespace(counted_as="viewer")), "test", Question("SELECT 1"))
+    viewer: Any = SimpleNamespace(counted_as="viewer", principal=SimpleNamespace(administers=False))
+    return QueryRun(service, viewer, "test", Question("SELECT 1"))
 
 
 def test_a_query_holds_so_many_streams_open(query: QueryRun, monkeypatch: pytest.MonkeyPatch) -> None:
