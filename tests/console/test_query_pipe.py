@@ -28,6 +28,9 @@ class Calls:
 
     generation = 0
 
+    def readers(self) -> dict[str, tuple[str, ...]]:
+        return {"ann": ("*",)}
+
     def begin(self, _caller: object, _name: str) -> Any:
         principal = SimpleNamespace(patterns=lambda _right: ("*",))
         return SimpleNamespace(follow=lambda: None, recheck=lambda: None, principal=principal)
@@ -73,6 +76,15 @@ def test_a_query_names_so_many_tables_in_its_requests(query: QueryRun, monkeypat
         query.reads.read("Plan", pb.PlanRequest(tables=[f"a.c{number}"]).SerializeToString())
     with pytest.raises(Exhausted, match="requests"):
         query.reads.read("Plan", pb.PlanRequest(tables=["a.d"]).SerializeToString())
+
+
+@pytest.mark.parametrize(("administers", "told"), [(False, b"{}"), (True, b'{"ann": ["*"]}')])
+def test_a_process_learns_rights_of_others_only_for_an_administrator(
+    service: QueryService, *, administers: bool, told: bytes
+) -> None:
+    viewer: Any = SimpleNamespace(counted_as="viewer", principal=SimpleNamespace(administers=administers))
+    query = QueryRun(service, viewer, "test", Question("SELECT 1"))
+    assert query._answer_to(Verb.READERS, b"") == told
 
 
 def test_what_the_process_says_is_logged_as_one_line(
