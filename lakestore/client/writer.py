@@ -132,6 +132,12 @@ class _Bundle:
         return True
 
 
+def _put_into(bundles: deque[_Bundle], pending: _Pending, bytes_max: int) -> None:
+    """Add rows to the last bundle, or to a new one if they need a commit of their own."""
+    if not bundles or not bundles[-1].add(pending, bytes_max):
+        bundles.append(_Bundle(pending))
+
+
 class Writer:
     """Writes rows of one table. Thread-safe. A context manager that flushes at its end."""
 
@@ -228,8 +234,7 @@ class Writer:
             self._raise_failure()
             if not room:
                 raise Exhausted("the server does not keep up and the writer's window is full: write more slowly")
-            if not self._buffer or not self._buffer[-1].add(pending, self._commit_bytes):
-                self._buffer.append(_Bundle(pending))
+            _put_into(self._buffer, pending, self._commit_bytes)
             self._held_bytes += pending.nbytes
             self._state.notify_all()
 
@@ -388,10 +393,9 @@ class Writer:
             self._fail(error)
             return False
         self._held_bytes += sum(piece.nbytes for piece in cut) - self._buffer.popleft().nbytes
-        bundles = [_Bundle(cut[0])]
-        for piece in cut[1:]:
-            if not bundles[-1].add(piece, self._commit_bytes):
-                bundles.append(_Bundle(piece))
+        bundles = deque[_Bundle]()
+        for piece in cut:
+            _put_into(bundles, piece, self._commit_bytes)
         self._buffer.extendleft(reversed(bundles))
         return True
 
