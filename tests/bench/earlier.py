@@ -11,6 +11,11 @@ SAME = 0.15
 """Ratios that differ by at most this part are the same."""
 
 
+def ratios_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """Each other system and its ratio in a row."""
+    return {name: value["ratio"] for name, value in row["values"].items() if value["ratio"]}
+
+
 def ratios_before(file: Path, what: str) -> dict[str, Any] | None:
     """Day, commit and ratios of the run in a table's file; None if it did other work or none."""
     if not file.exists():
@@ -18,25 +23,23 @@ def ratios_before(file: Path, what: str) -> dict[str, Any] | None:
     table = json.loads(file.read_text())
     if "contest" not in table or table["contest"]["what"] != what:
         return None
-    ratios = {
-        row["name"]: {name: value["ratio"] for name, value in row["values"].items() if value["ratio"] is not None}
-        for row in table["contest"]["rows"]
-    }
+    ratios = {row["name"]: ratios_of(row) for row in table["contest"]["rows"]}
     return {"day": table["run"]["day"], "commit": table["run"]["commit"], "ratios": ratios}
 
 
 def lines(contest: Mapping[str, Any]) -> Iterator[str]:
-    """Which ratios of the run before were others."""
+    """One line that compares the ratios of this run with those of the run before. It names those that differ by more
+    than `SAME`."""
     before = contest.get("earlier")
     if before is None:
         return
     count, others = 0, []
     for row in contest["rows"]:
-        for name, value in row["values"].items():
-            then, now = before["ratios"].get(row["name"], {}).get(name), value["ratio"]
-            if then is None or now is None:
+        then_of = before["ratios"].get(row["name"], {})
+        for name, now in ratios_of(row).items():
+            if name not in then_of:
                 continue
-            count += 1
+            count, then = count + 1, then_of[name]
             if max(then, now) > min(then, now) * (1 + SAME):
                 others.append(f"{name} in {row['name']} {then:.2f}x")
     run = f"The run before ({before['day']}, commit {before['commit']})"

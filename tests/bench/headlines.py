@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import dots
+from tests.bench.earlier import ratios_of
 
 ROOT = Path(__file__).parents[2]
 README, IMAGES = ROOT / "README.md", ROOT / "docs" / "img"
@@ -83,7 +84,7 @@ def readme(text: str, tables: Sequence[Mapping[str, Any]]) -> str:
 
 def pictures(tables: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The pictures as SVG by the names of their files in `IMAGES`."""
-    speed = [(_label(title, row), _ratios(row)) for title, row in _rows(tables) if _ratios(row)]
+    speed = [(_label(title, row), ratios_of(row)) for title, row in _rows(tables) if ratios_of(row)]
     return {
         "peers.svg": dots.picture(
             "Speed beside peers",
@@ -118,13 +119,9 @@ def _label(title: str, row: Mapping[str, Any]) -> str:
     return f"{title}: {row['name']}"
 
 
-def _ratios(row: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value["ratio"] for name, value in row["values"].items() if value["ratio"]}
-
-
 def _lines(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for title, row in _rows(tables):
-        (_, ours), ratios = next(iter(row["values"].items())), _ratios(row)
+        (_, ours), ratios = next(iter(row["values"].items())), ratios_of(row)
         beside, better = "", ""
         if ratios:
             name = min(ratios, key=ratios.__getitem__)

@@ -52,7 +52,7 @@ def table(each: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _work(contest: Mapping[str, Any]) -> str:
-    """What a contest's systems do."""
+    """The paragraph about the work: the text of the workload, and how many rounds came before the counted ones."""
     rounds = contest.get("warm_rounds", 0)
     before = f" Rounds before the counted ones, to warm the systems up: {rounds}." if rounds else ""
     return f"{contest['what']}{before}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.bench.orders import MILLION
-from tests.bench.peers.contestants import paimon
 from tests.bench.peers.workloads.lake_changes import workload
 
-WORKLOAD = workload("Changes into a lake of 50 M rows", ((50 * MILLION, 100_000),), (paimon.CONTESTANT,))
+WORKLOAD = workload("Changes into a lake of 50 M rows", ((50 * MILLION, 100_000),))

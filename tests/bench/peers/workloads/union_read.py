@@ -17,7 +17,10 @@ from tests.bench.peers.order_changes import Sums, change_file, order_file
 ROWS, PERCENTS, ENGINES = 5 * MILLION, (0, 1, 10), ("Spark", "DuckDB")
 CAUSES = {
     0: "The engine asks a REST catalog for the table; Iceberg's tables lie in a folder that the engine reads itself.",
-    1: "The engine asks a REST catalog. Beside the files of the lake it reads files of hot rows and of deletes.",
+    1: (
+        "Spark and DuckDB ask a REST catalog for the table. They open files of three kinds: those of the lake, those of"
+        " rows that are not in the lake yet, and those of deletes."
+    ),
 }
 """Percent of changed rows to the cause; 1 stands for 10 too."""
 
