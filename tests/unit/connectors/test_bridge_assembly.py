@@ -15,7 +15,8 @@ import lakestore as ls
 from lakestore.errors import Invalid, NotFound
 from lakestore.kafka.bridge import assembly, spec_file
 from lakestore.kafka.bridge.assembly import Assembly, TopicPipeline
-from lakestore.kafka.bridge.decode.registry import Registry, RegistrySchema
+from lakestore.kafka.bridge.decode.registry import Registry
+from lakestore.kafka.bridge.decode.schemas import RegistrySchema
 from lakestore.kafka.bridge.first_file import first_file, format_of, table_of
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.spec import SourceSpec

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import numpy as np
@@ -23,11 +23,14 @@ from lakestore.kafka.bridge.decode.avro_columns import LONG, columns
 from lakestore.kafka.bridge.decode.avro_schema import Incompatible, Node, adapt, crc64, merge_schemas, schema_tree
 from lakestore.kafka.bridge.decode.framing import VARINT_BYTES_MAX, Cursors, Fault, Part, SchemaName, strip_framing
 from lakestore.kafka.bridge.decode.pieces import VALUE, Piece, as_struct, fault_rejects, join_pieces, select_rows
-from lakestore.kafka.bridge.decode.registry import Registry, RegistrySchema, Schemas
+from lakestore.kafka.bridge.decode.schemas import RegistrySchema, Schemas
 from lakestore.kafka.bridge.outcome import TOMBSTONE, DecodedBlock, Reject, Stage
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import SchemaSpec, Wire
 from lakestore.model.decimals import from_unscaled_value
+
+if TYPE_CHECKING:
+    from lakestore.kafka.bridge.decode.registry import Registry
 
 _SHORT = "the record ends inside a field"
 

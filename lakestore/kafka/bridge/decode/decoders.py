@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,6 @@ from lakestore.kafka.bridge.decode.decoding import Decoder
 from lakestore.kafka.bridge.decode.framing import Part
 from lakestore.kafka.bridge.decode.json_records import JsonDecoder
 from lakestore.kafka.bridge.decode.protobuf_records import ProtobufRecords
-from lakestore.kafka.bridge.decode.registry import Registry
 from lakestore.kafka.bridge.outcome import TOMBSTONE, DecodedBlock, Reject, Stage
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import RegistrySpec, SchemaSpec, SourceSpec, TopicSpec
@@ -26,6 +26,9 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.model.types import arrow_type, type_name
 from lakestore.rows import ipc
 from lakestore.rows.casting import Budget, refuse
+
+if TYPE_CHECKING:
+    from lakestore.kafka.bridge.decode.registry import Registry
 
 EMPTY = "empty"
 
@@ -210,6 +213,8 @@ def registry(source: SourceSpec) -> Registry | None:
 
 @lru_cache(maxsize=64)
 def _client(url: str, options: tuple[tuple[str, str], ...]) -> Registry:
+    from lakestore.kafka.bridge.decode.registry import Registry  # imports 300 modules: only for bridges that use one
+
     return Registry(RegistrySpec(url, dict(options)))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -48,10 +49,13 @@ from lakestore.kafka.bridge.decode.protobuf_schema import (
     merge_messages,
     message,
 )
-from lakestore.kafka.bridge.decode.registry import Registry, RegistrySchema, Schemas
+from lakestore.kafka.bridge.decode.schemas import RegistrySchema, Schemas
 from lakestore.kafka.bridge.outcome import TOMBSTONE, DecodedBlock, Reject, Stage
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import SchemaSpec, Wire
+
+if TYPE_CHECKING:
+    from lakestore.kafka.bridge.decode.registry import Registry
 
 TOGETHER_ROUNDS, TOGETHER_ROWS = 512, 16
 """After `TOGETHER_ROUNDS` fields, at most `TOGETHER_ROWS` messages that have more fields are scanned one by one."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,63 +19,8 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, Schema
 from confluent_kafka.schema_registry.error import OAuthTokenError
 
 from lakestore.errors import Denied, Invalid, NotFound, Unavailable
-from lakestore.kafka.bridge.decode.framing import Fault, Part, SchemaName
-from lakestore.kafka.bridge.spec import RegistrySpec, SchemaSpec
-
-
-class Schemas:
-    """Finds schemas of one format for keys or values. Raises `Unavailable` if the registry does not answer."""
-
-    def __init__(self, kind: str, part: Part, declared: SchemaSpec, registry: Registry | None) -> None:
-        self.kind = kind
-        """AVRO or PROTOBUF."""
-        self.part: Part = part
-        self.spec = declared
-        self.registry = registry
-
-    def by_name(self, name: SchemaName, topic: str) -> RegistrySchema | Fault:
-        """The schema that records name. The topic is for messages."""
-        if self.registry is None:
-            text = f"the record names schema {name.id}, and there is no registry: set source.registry"
-            return Fault("unknown-schema", text, "")
-        try:
-            found = self.registry.by_id(name.id)
-        except NotFound as error:
-            return Fault("unknown-schema", f"{error}; a record of {topic} names it", "")
-        if found.kind != self.kind:
-            text = f"schema {name.id}, which a record of {topic} names, is {found.kind} and not {self.kind}"
-            return Fault("wrong-schema-type", text, "")
-        return found
-
-    def declared_schema(self, topic: str) -> RegistrySchema | Fault:
-        """The schema that bridge.yaml declares, otherwise the newest of the topic's subject."""
-        if self.spec.text:
-            return RegistrySchema(self.kind, self.spec.text)
-        subject = subject_of(topic, self.part, self.spec)
-        if self.registry is None:
-            text = f"the record names no schema, and none is declared for the {self.part} of {topic}: set schema"
-            return Fault("no-schema", text, "")
-        try:
-            found = self.registry.version(subject, self.spec.version) if self._fixed else self.registry.newest(subject)
-        except NotFound as error:
-            return Fault("no-schema", str(error), "")
-        if found is None:
-            return Fault("no-schema", f"the record names no schema, and the registry has no subject {subject}", "")
-        if found.kind != self.kind:
-            return Fault("wrong-schema-type", f"the schema of {subject} is {found.kind} and not {self.kind}", "")
-        return found
-
-    def former(self, topic: str, count: int) -> list[RegistrySchema]:
-        """Versions of the topic's subject, newest first; empty if bridge.yaml has the schema itself."""
-        if self.registry is None or self.spec.text:
-            return []
-        found = self.registry.former(subject_of(topic, self.part, self.spec), count)
-        return [each for each in found if each.kind == self.kind]
-
-    @property
-    def _fixed(self) -> bool:
-        return self.spec.version is not None
-
+from lakestore.kafka.bridge.decode.schemas import RegistrySchema
+from lakestore.kafka.bridge.spec import RegistrySpec
 
 SCHEMAS_KEPT = 10_000
 UNKNOWN_SECONDS = 10.0
@@ -91,20 +35,6 @@ _UNKNOWN = {40401, 40402, 40403, 404}
 _DENIED = {401, 403}
 _NUMBERS = ("timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity")
 _Answer = TypeVar("_Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class RegistrySchema:
-    """A schema of the registry."""
-
-    kind: str
-    """AVRO, PROTOBUF or JSON."""
-    text: str
-    references: Mapping[str, str] = field(default_factory=dict)
-    """Name to text of every direct and indirect reference, dependencies first."""
-    id: int | None = None
-    subject: str = ""
-    version: int | None = None
 
 
 class Registry:
@@ -229,11 +159,6 @@ class Registry:
             self._forget()
             text = f"the registry at {self._url} answered nonsense when asked for {what}: asked again soon"
             raise Unavailable(text) from error
-
-
-def subject_of(topic: str, part: str, schema: SchemaSpec) -> str:
-    """The subject of a topic's records: the declared one, otherwise the one of the topic's name."""
-    return schema.subject or f"{topic}-{part}"
 
 
 def _setting(name: str, value: str) -> Any:
