@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 
 from lakestore.client.retry import Backoff, has_deadline, is_passing, seconds_to_deadline, within
-from lakestore.client.scope import SCOPE
 from lakestore.client.transport import Transport, Wire
 from lakestore.errors import LakestoreError, NotLeader, Unavailable
 from lakestore.release import RELEASE
@@ -124,9 +123,6 @@ class Calls:
                 error = failure
 
     def _parting(self, method: rpc.Method, request: Any) -> Any:
-        scope = SCOPE.get()
-        if seconds_to_deadline(1.0) > 0.0 and (scope is None or not scope.is_cancelled):
-            return self.wire.call(method, request, seconds_to_deadline(self._call_seconds))
         self.wire.send(method, request)
         return method.answer()
 

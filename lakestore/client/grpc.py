@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from lakestore.client.credentials import NOTHING, Credentials, Pem
+from lakestore.client.partings import Partings
 from lakestore.client.retry import is_passing
 from lakestore.client.scope import SCOPE, Cancelled, Scope, SingleFlight
 from lakestore.client.transport import PROCESS
@@ -311,6 +312,8 @@ def _speaks_tls(place: tuple[str, int], seconds: float) -> bool:
 HELLO_SECONDS = 10.0
 SEND_SECONDS = 5.0
 METADATA_BYTES = 1 << 20
+LAST_SECONDS = 1.0
+"""Seconds for which a connection that closes waits for the server to take what was sent."""
 """Metadata size for errors: `Fenced` may list every bucket of a table."""
 _ADDRESS = re.compile(r"\D.*:\d+$|^unix:")
 _CHANNEL = [
@@ -364,6 +367,9 @@ class GrpcWire:
         self._closed = False
         self._greeting = SingleFlight()
         self.server = pb.HelloAnswer()
+        self._partings = Partings(self._send)
+        self._sent: set[Any] = set()
+        """Requests whose answers nobody waits for. gRPC cancels a call to which nothing refers."""
         self._calls: dict[str, Any] = {name: self._callable(method) for name, method in rpc.METHODS.items()}
         self._hello = rpc.METHODS["Hello"]
 
@@ -390,9 +396,7 @@ class GrpcWire:
         if PROCESS.is_orphan or self._closed or not self._greeted:
             seconds = self._ready(method, seconds)
         self._check_known(method, request)
-        scope, unary, shown = SCOPE.get(), self._calls[method.name], self._metadata()
-        if tracing.is_on():
-            shown = (*shown, *tracing.headers())
+        scope, unary, shown = SCOPE.get(), self._calls[method.name], self._shown()
         try:
             if self._talks and not tracing.is_on() and (data := _small(method, request)) is not None:
                 answer = self._talked(method, data, seconds, shown)
@@ -432,10 +436,18 @@ class GrpcWire:
         return method.answer.FromString(reply.answer)
 
     def send(self, method: rpc.Method, request: Any) -> None:
-        """Send a request and ignore the answer. Dropped if the connection is lost."""
-        if not (PROCESS.is_orphan or self._closed) and self._greeted:
-            with suppress(ValueError):
-                self._calls[method.name].future(request, timeout=SEND_SECONDS, metadata=self._metadata())
+        if not (PROCESS.is_orphan or self._closed):
+            self._partings.put(method, request)
+
+    def _send(self, method: rpc.Method, request: Any) -> None:
+        if not self._greeted:
+            self._ready(method, HELLO_SECONDS)
+        try:
+            sent = self._calls[method.name].future(request, timeout=SEND_SECONDS, metadata=self._metadata())
+        except (ValueError, RuntimeError) as error:  # the channel is closed, or the interpreter ends
+            raise _closed() from error
+        self._sent.add(sent)
+        sent.add_done_callback(self._sent.discard)
 
     def stream(self, method: rpc.Method, request: Any, seconds: float | None) -> Iterator[Any]:
         """The answers of a streaming RPC. The stream is cancelled when its reader is closed."""
@@ -467,6 +479,11 @@ class GrpcWire:
         return (*shown, *self._preference) if self._preference else shown
 
     def _check_known(self, method: rpc.Method, request: Any) -> None:
+    def _shown(self) -> errors.Metadata:
+        """The metadata of a call, with the trace that it belongs to."""
+        shown = self._metadata()
+        return (*shown, *tracing.headers()) if tracing.is_on() else shown
+
         if self.server.protocol < rpc.PROTOCOL:
             rpc.check_known(method, request, self.server.protocol, self.server.release)
 
@@ -534,9 +551,22 @@ class GrpcWire:
 
     def close(self) -> None:
         self._closed = True
+        if self._closed:
+            return
         if not PROCESS.is_orphan:
             self._small_calls.close()
-            self._channel.close()
+            try:
+                self._send_last()
+            finally:
+                self._channel.close()
+
+    def _send_last(self) -> None:
+        """Send what waits, and wait for a moment until the server has taken it."""
+        end = time.monotonic() + LAST_SECONDS
+        self._partings.close(LAST_SECONDS)
+        for sent in list(self._sent):
+            with suppress(grpc.RpcError, grpc.FutureTimeoutError, grpc.FutureCancelledError):
+                sent.result(timeout=max(end - time.monotonic(), 0.0))
 
 
 def _small(method: rpc.Method, request: Any) -> bytes | None:

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, get_args
@@ -344,9 +344,9 @@ class ServersWire:
             raise
 
     def send(self, method: rpc.Method, request: Any) -> None:
-        server = self._leader.server
-        if method.rule.server == Rule.LESSOR:
-            server, request = self._lessor(request)
+        """Send it to the server that gave the request's lease, if this connection knows that server."""
+        address, request = _named(request)
+        server = self._servers.get(address)  # without the lock of `_at`, which the thread may hold
         if server is not None:
             server.send(method, request)
 
@@ -354,8 +354,9 @@ class ServersWire:
         with self._lock:
             self._closed = True
             servers = list(self._servers.values())
-        for server in servers:
-            server.close()
+        with ExitStack() as ends:
+            for server in servers:
+                ends.callback(server.close)
 
     def _server_of(self, method: rpc.Method, request: Any, seconds: float) -> tuple[Server, Any]:
         """The server for a request, and the request as that server understands it."""
@@ -363,7 +364,8 @@ class ServersWire:
         if self._closed:
             raise Stopped("the connection is closed: connect again")
         if method.rule.server == Rule.LESSOR and request.lease:
-            lessor, request = self._lessor(request)
+            address, request = _named(request)
+            lessor = self._at(address) if address else None
             if lessor is not None:
                 _check_there(lessor, seconds)
                 return lessor, request
@@ -378,16 +380,6 @@ class ServersWire:
     def _head(self, server: Server, request: pb.HeadRequest, seconds: float) -> pb.HeadAnswer:
         answer: pb.HeadAnswer = self._tried(server, _HEAD, request, seconds)
         return answer
-
-    def _lessor(self, request: Any) -> tuple[Server | None, Any]:
-        """The server that gave a request's lease, which names it; None if the lease names no server."""
-        lease, mark, address = request.lease.rpartition("@")
-        if not mark:
-            return None, request
-        bare = type(request)()
-        bare.CopyFrom(request)
-        bare.lease = lease
-        return self._at(address), bare
 
     def _wrote(self, method: rpc.Method, token: str) -> None:
         if self._own is not None and not method.reads and method.rule.server != Rule.LESSOR:
@@ -486,6 +478,18 @@ class ServersWire:
         if shown.pem is not None or not shown.token or is_this_machine(address):
             return True
         return not all(is_this_machine(given) for given in self._given)
+
+
+def _named(request: Any) -> tuple[str, Any]:
+    """The address of the server that gave a request's lease, and the request as that server understands it. The address
+    is empty if the lease names no server."""
+    lease, mark, address = request.lease.rpartition("@")
+    if not mark:
+        return "", request
+    bare = type(request)()
+    bare.CopyFrom(request)
+    bare.lease = lease
+    return address, bare
 
 
 def _check_there(lessor: Server, seconds: float) -> None:

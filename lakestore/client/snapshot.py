@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from lakestore import limits
 from lakestore.client.retry import has_deadline, seconds_to_deadline
 from lakestore.client.transport import Transport
-from lakestore.errors import Invalid, NotFound, PlanExpired, Unavailable
+from lakestore.errors import Invalid, PlanExpired
 from lakestore.model.alteration import Freshness, Requirement, Through
 from lakestore.model.table import Table
 from lakestore.union import plan
@@ -86,7 +85,8 @@ class Hold:
     def close(self) -> None:
         """Release the lease. Idempotent."""
         self._closed = True
-        self._end()
+        if self._end.detach() is not None:
+            _release(self._transport, self._lease)
 
 
 class Snapshot:
@@ -153,7 +153,5 @@ class Snapshot:
 
 
 def _release(transport: Transport, lease: str) -> None:
-    # A lease that cannot be released expires.
     if lease:
-        with suppress(NotFound, Unavailable):
-            transport.release_lease(pb.LeaseRequest(lease=lease))
+        transport.release_lease(pb.LeaseRequest(lease=lease))

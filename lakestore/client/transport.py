@@ -76,7 +76,8 @@ class Wire(Protocol):
     def stream(self, method: rpc.Method, request: Any, seconds: float | None, /) -> Iterator[Any]:
         """The answers of a streaming RPC; `seconds` None: without a limit."""
 
-    def send(self, method: rpc.Method, request: Any, /) -> None: ...
+    def send(self, method: rpc.Method, request: Any, /) -> None:
+        """Send a request and ignore the answer. Safe under any lock. It is lost if there is no connection."""
 
     def close(self) -> None:
         """End every call. Later calls raise `Stopped`."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 from types import TracebackType
 from typing import Protocol, Self
 
 from lakestore import limits
-from lakestore.errors import Invalid, NotFound, PlanExpired, Unavailable
+from lakestore.errors import Invalid, PlanExpired
 from lakestore.model.alteration import Requirement
 from lakestore.model.token import Token
 from lakestore.union import plan
@@ -115,9 +115,7 @@ class Cut:
         self._closed = True
         if self._is_shared:
             return
-        # A lease that was not released expires by itself, and the rows that were read are right.
-        with suppress(NotFound, Unavailable):
-            self.transport.release_lease(pb.LeaseRequest(lease=self.plan.lease))
+        self.transport.release_lease(pb.LeaseRequest(lease=self.plan.lease))
 
     def __enter__(self) -> Self:
         return self

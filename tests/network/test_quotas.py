@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -85,7 +86,31 @@ def test_a_lease_on_a_whole_cut_is_for_whoever_reads_and_holds_what_may_be_read(
         assert head.lsn in leases.cuts(uuids["shop.keyed"])
         assert head.lsn not in leases.cuts(uuids["hr.log"]), "what the holder may not read is not held for it"
         second.transport.release_lease(pb.LeaseRequest(lease=head.lease))
-        assert head.lsn not in leases.cuts(uuids["shop.keyed"])
+        until(lambda: head.lsn not in leases.cuts(uuids["shop.keyed"]), "the lease is released")
+
+
+def test_a_release_arrives_though_nobody_waits_for_it(server: Server) -> None:
+    """Also if garbage is collected at once, if the connection is closed right behind it, and if it broke before it."""
+    leases = server.sources.leases
+
+    def plan_of(lake: ls.Lake) -> str:
+        return lake.transport.plan(pb.PlanRequest(tables=["shop.log"], lease_seconds=600)).lease
+
+    before = leases.count
+    with lake_of(server, "second") as lake:
+        for _ in range(10):
+            assert lake.transport.release_lease(pb.LeaseRequest(lease=plan_of(lake))) == pb.LeaseAnswer()
+            gc.collect()
+        until(lambda: leases.count == before, "all leases are released", 20)
+        held = plan_of(lake)
+        calls: Any = lake.transport
+        calls.wire._greeted = False
+        lake.transport.release_lease(pb.LeaseRequest(lease=held))
+        until(lambda: leases.count == before, "the release by a new connection")
+    for _ in range(20):
+        with lake_of(server, "second") as lake:
+            lake.transport.release_lease(pb.LeaseRequest(lease=plan_of(lake)))
+        assert leases.count == before
 
 
 def test_streams_have_a_part_for_everybody(server: Server) -> None:

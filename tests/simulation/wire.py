@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -430,8 +431,15 @@ class SimWire:
         world.later(max(at - world.now, network.delay()), partial(box.ended, failure))
 
     def send(self, method: rpc.Method, request: Any) -> None:
-        """Send a request whose answer nobody waits for."""
-        if self._is_greeted and not self._is_closed:
+        """Send a request whose answer nobody waits for, in a task of its own if the server must be greeted first."""
+        if self._is_greeted:
+            self._part(method, request)
+        else:
+            self._world.spawn("parting", self.process, partial(self._part, method, request))
+
+    def _part(self, method: rpc.Method, request: Any) -> None:
+        with suppress(LakestoreError):
+            self.greet(HELLO_SECONDS)
             self._send(Box(self._network), method, request.SerializeToString())
 
     def close(self) -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
+
+import pytest
+
+from lakestore.client.retry import within
+from lakestore.errors import LakestoreError
 
 WAIT_SECONDS = 60.0
 
@@ -14,3 +20,18 @@ def until(done: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) 
     while not done():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
         time.sleep(0.005)
+
+
+def refusal(call: Callable[[], object], text: str, seconds: float) -> LakestoreError:
+    """The error of a call of so many seconds, which is made again until the error has this text: on a busy machine the
+    time may be over before any server has answered."""
+    found: list[LakestoreError] = []
+
+    def says() -> bool:
+        with pytest.raises(LakestoreError) as raised, within(seconds):
+            call()
+        found.append(raised.value)
+        return bool(re.search(text, str(raised.value)))
+
+    until(says, f"the error {text!r}")
+    return found[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from lakestore.client.changes import ChangeStream
 from lakestore.union.cut import opened
 from lakestore_server.read.leases import Leases
 from tests.support.served import Served
+from tests.support.waiting import until
 from tests.support.world.clock import HandClock
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -31,7 +33,6 @@ def _abandon(table: ls.Table) -> None:
     next(user.stream)
 
 
-@pytest.mark.timeout(30)
 def test_a_stream_is_not_ended_by_the_garbage_collector_in_the_middle_of_something_else(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         table, wakeups = served.lake.create_table("t.a", SCHEMA), served.engine.wakeups
@@ -75,7 +76,6 @@ def _abandon_read(lake: ls.Lake) -> None:
     next(user.rows)
 
 
-@pytest.mark.timeout(30)
 def test_a_read_that_nobody_finishes_lets_its_lease_go_under_any_lock(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         lake = served.lake
@@ -90,6 +90,23 @@ def test_a_read_that_nobody_finishes_lets_its_lease_go_under_any_lock(tmp_path: 
         finally:
             gc.enable()
         assert leases.count == 0
+
+
+@pytest.mark.timeout(30)
+def test_a_read_that_nobody_finishes_sends_nothing_under_grpcs_locks(tmp_path: Path) -> None:
+    with Served(tmp_path, ports=True) as served, ls.connect(served.server.about["grpc"]) as lake:
+        lake.create_table("t.a", SCHEMA)
+        leases = served.server.sources.leases
+        calls: Any = lake.transport
+        gc.disable()
+        try:
+            _abandon_read(lake)
+            assert leases.count == 1
+            with calls.wire._channel._call_state.lock:
+                gc.collect()
+        finally:
+            gc.enable()
+        until(lambda: leases.count == 0, "the release")
 
 
 def test_a_lease_that_a_stream_needs_is_nobody_elses_to_release() -> None:

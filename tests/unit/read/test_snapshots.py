@@ -16,6 +16,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.state.catalog_change import CatalogChange, SetPointer
 from tests.support.log_tierer import LogTierer
 from tests.support.served import DAY, SCHEMA, Served
+from tests.support.waiting import until
 
 LOG = "t.log"
 
@@ -138,7 +139,7 @@ def test_a_snapshot_is_one_call_and_lets_go_when_it_is_garbage(served: Served) -
     assert scan.count() == 0
     del scan
     gc.collect()
-    assert lease_lives(served) == 0
+    until(lambda: lease_lives(served) == 0, "the release of a snapshot that is garbage")
     with served.lake.snapshot() as held:
         assert lease_lives(served) == 1
         scan = held.scan(LOG)
