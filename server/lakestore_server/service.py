@@ -287,7 +287,7 @@ class Service:
         self.calls, self._engine = calls, engine
         self.write_stream = parts.writes.stream
         """Begins a stream of pipelined commits, which the port's form of `Write` answers."""
-        self._waiting: AnyVerbs = {"Changes": partial(self._certain_items, parts.feed.messages), "Write": _answers}
+        self._waiting: AnyVerbs = {"Changes": partial(self._certain_changes, parts.feed.messages), "Write": _answers}
         """The port's form of waiting verbs: they yield pauses and hold no thread."""
         self.verbs: Verbs = _verbs(parts)
         self._is_shared = bool(engine.role)
@@ -313,24 +313,22 @@ class Service:
             return verb
         if name == "Write" or (method.streams_out and method.reads):  # a stream of commits is certain of each answer
             return verb
-        if method.streams_out:
-            return partial(self._certain_items, verb)
-        return partial(self._confirmed if method.reads else self._certain, verb)
+        return partial(self._confirmed, verb) if method.reads else partial(self._certain, method, verb)
 
     def _confirmed(self, verb: Callable[[Any], Any], request: Any) -> Any:
         self._engine.confirm()
         return verb(request)
 
-    def _certain(self, verb: Callable[[Any], Any], request: Any) -> Any:
-        with self._certain_refusals():
+    def _certain(self, method: rpc.Method, verb: Callable[[Any], Any], request: Any) -> Any:
+        with self._certain_refusals(method, request):
             return verb(request)
 
-    def _certain_items(self, verb: Callable[..., Iterator[Any]], *about: Any) -> Iterator[Any]:
-        with self._certain_refusals():
-            yield from verb(*about)
+    def _certain_changes(self, verb: Callable[..., Iterator[Any]], request: Any, listener: Any) -> Iterator[Any]:
+        with self._certain_refusals(rpc.METHODS["Changes"], request):
+            yield from verb(request, listener)
 
     @contextmanager
-    def _certain_refusals(self) -> Iterator[None]:
+    def _certain_refusals(self, method: rpc.Method, request: Any) -> Iterator[None]:
         try:
             yield
         except LakestoreError as error:

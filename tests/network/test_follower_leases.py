@@ -208,6 +208,14 @@ def test_a_hold_that_lapsed_ends_the_read_if_its_snapshot_is_gone(shop: Shop) ->
         follower.service.verbs["RenewLease"](pb.LeaseRequest(lease=plan.lease, seconds=60))
 
 
+def test_a_follower_refuses_a_lease_that_it_does_not_know_also_to_a_reader_of_the_leader(shop: Shop) -> None:
+    """The reader plans again then. It would ask for a minute if it were told that another server leads."""
+    lease = pb.LeaseRequest(lease=f"unknown@{shop.follower().about['grpc']}")
+    with ls.connect(shop.replicas.addresses, reads="leader") as lake, lake.within(20.0):
+        with pytest.raises(PlanExpired):
+            lake.transport.renew_lease(lease)
+
+
 def test_with_principals_servers_alone_may_ask(tmp_path: Path) -> None:
     auth = write_auth(tmp_path / "auth.yaml", {"ann": {"*": ["admin", "read", "write", "tier"]}})
     key = tmp_path / "key"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -19,11 +20,13 @@ from click.testing import CliRunner
 import lakestore as ls
 from lakestore.cli.main import cli
 from lakestore.client import servers
+from lakestore.client.grpc import GrpcWire
 from lakestore.client.local import local_transport
 from lakestore.client.profiles import Reads
-from lakestore.errors import Fenced, NewerFormat, NotLeader, Unavailable
+from lakestore.errors import Fenced, LakestoreError, NewerFormat, NotLeader, Unavailable
 from lakestore.model.token import position_of
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import rpc
 from lakestore.wire.errors import error_of_message
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Doubt, RealClock
@@ -33,7 +36,7 @@ from tests.support.records import TABLE
 from tests.support.replicas import LEASE_SECONDS, Replicas
 from tests.support.served import Served
 from tests.support.sharing import Consumer
-from tests.support.waiting import until
+from tests.support.waiting import refusal, until
 from tests.support.world.clock import HandClock
 from tests.unit.state.test_judge import forged
 
@@ -93,9 +96,9 @@ def test_each_server_tells_who_leads(replicas: Replicas) -> None:
             lake.transport.greet()
             assert lake.transport.server.role == ("leader" if other == number else "follower")
             if other != number:
-                with pytest.raises(NotLeader, match=f"{leader} leads") as refused, lake.within(0.5):
-                    lake.create_database("b")
-                assert refused.value.leader == leader
+                refused = refusal(partial(lake.create_database, "b"), f"{leader} leads", 0.5)
+                assert isinstance(refused, NotLeader)
+                assert refused.leader == leader
 
 
 @ENDS
@@ -286,13 +289,18 @@ def refused_by_a_stream(replicas: Replicas, number: int) -> None:
     raise error_of_message(answer.error)
 
 
+def refused_by_changes(replicas: Replicas, number: int) -> None:
+    with closing(GrpcWire(replicas.address(number), reads="leader")) as wire:
+        list(wire.stream(rpc.METHODS["Changes"], pb.ChangesRequest(tables=["a.log"]), 60.0))
+
+
 def refused_over_http(replicas: Replicas, number: int) -> None:
     answer = httpx.delete(f"http://{replicas.http(number)}/iceberg/v1/namespaces/other")
     if answer.status_code == 503:
         raise NotLeader.of("")
 
 
-@pytest.mark.parametrize("refused", [refused_by_a_verb, refused_by_a_stream, refused_over_http])
+@pytest.mark.parametrize("refused", [refused_by_a_verb, refused_by_a_stream, refused_by_changes, refused_over_http])
 def test_a_leader_that_does_not_know_that_it_leads_no_more_refuses_nothing_for_good(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch, refused: Callable[[Replicas, int], None]
 ) -> None:
@@ -305,6 +313,27 @@ def test_a_leader_that_does_not_know_that_it_leads_no_more_refuses_nothing_for_g
     with ls.connect(",".join(map(replicas.address, others))) as lake:
         lake.create_table("a.log", ROW, buckets=1)
     assert replicas.servers[former].engine.is_leading, "nobody told it"
+    with pytest.raises(NotLeader):
+        refused(replicas, former)
+
+
+@pytest.mark.parametrize("refused", [refused_by_a_verb, refused_by_a_stream, refused_by_changes])
+def test_a_leader_that_is_deposed_before_it_refuses_does_not_refuse(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch, refused: Callable[[Replicas, int], None]
+) -> None:
+    """The leader finds no table `a.log`. Before it says so, another server becomes the leader and may create the table.
+    So the client is told to ask the next leader."""
+    former = replicas.leader()
+    assert former is not None
+    engine = replicas.servers[former].engine
+    certain = engine.certain
+
+    def deposed(refusal: LakestoreError, *, for_leader: bool) -> LakestoreError:
+        if engine.is_leading:
+            replicas.depose()
+        return certain(refusal, for_leader=for_leader)
+
+    monkeypatch.setattr(engine, "certain", deposed)
     with pytest.raises(NotLeader):
         refused(replicas, former)
 
@@ -354,7 +383,7 @@ def test_a_follower_that_does_not_reach_the_journal_says_for_how_long(tmp_path: 
 
 
 def test_status_without_a_leader_shows_each_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "FIND_SECONDS", 1.0)
+    monkeypatch.setattr(servers, "FIND_SECONDS", 3.0)
     with Replicas(tmp_path) as found:
         gone = found.leader()
         assert gone is not None

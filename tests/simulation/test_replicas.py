@@ -118,7 +118,7 @@ def test_a_server_that_follows_never_names_itself_as_the_leader() -> None:
     def story(system: SimSystem) -> None:
         loop = engine_of(system.await_leader()).loop
         assert loop.journal.leader.address == loop.address
-        assert loop._not_leader().leader == ""
+        assert loop.not_leader().leader == ""
 
     in_world("itself", story)
 

@@ -223,8 +223,7 @@ class RpcCall:
         the stream. `NotLeader` if only a leader answers the request and another server leads by now."""
         has_changed = self._renew()
         row, caller = self._row, self._caller
-        if self._asked is not None:
-            self._check_role(self._asked)
+        self._check_role(self._asked)
         if self._asked is None or row is None or caller is None or caller.access.is_open:
             return
         if row.present is not None or self._followed:
@@ -243,6 +242,7 @@ class RpcCall:
         try:
             item = next(items)
         except NotFound:  # `told` leaves out what the caller may not know
+            self._check_role(self._asked)
             raise
         except LakestoreError:
             self.recheck()
@@ -262,9 +262,12 @@ class RpcCall:
         return self._admission.check_present(row, caller, request, self._what, known, followed=self._followed)
 
     def _check_role(self, request: Any) -> None:
-        """A stream of commits is checked by the commit loop, which knows what became of each commit."""
+        """Raise `NotLeader` if this server follows and only a leader may answer. Before the first request it is None.
+
+        A stream of commits is checked by the commit loop, which knows what became of each commit.
+        """
         method = self._method
-        if method is not None and not method.streams_in:
+        if method is not None and request is not None and not method.streams_in:
             if method.needs_leader(request, reads_too=self.reads_at_leader):
                 self._admission.check_leads()
 

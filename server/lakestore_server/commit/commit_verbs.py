@@ -88,7 +88,7 @@ class CommitVerbs:
             self._answered,
             self._engine.refuse_when_draining,
             self._engine.limits.producer_answers,
-            lambda error: known(self._engine.certain(error)),
+            lambda error: known(self._engine.certain(error, for_leader=True)),
         )
 
     def upload_part(self, request: pb.UploadPartRequest) -> pb.PartInfo:

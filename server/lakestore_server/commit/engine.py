@@ -152,9 +152,10 @@ class CommitLoop:
     def refuse_when_following(self) -> None:
         """`NotLeader` while this server may not commit."""
         if not self._is_leading:
-            raise self._not_leader()
+            raise self.not_leader()
 
-    def _not_leader(self) -> NotLeader:
+    def not_leader(self) -> NotLeader:
+        """The error of a server that does not lead, with the leader's address if it knows one."""
         leader = self.journal.leader
         is_gone = leader.has_left or leader.address == self._address  # it was this server, or will be in a moment
         return NotLeader.of("" if is_gone else leader.address)
@@ -266,7 +267,7 @@ class CommitLoop:
             if isinstance(work, Task):
                 self._do(work)
             else:
-                work.answer.set_exception(self._not_leader())
+                work.answer.set_exception(self.not_leader())
         if self.queue.is_over:
             return False
         if not self.index.ready:
@@ -335,7 +336,7 @@ class CommitLoop:
             if isinstance(work, Task):
                 self._do(work)
             elif not work.answer.done():
-                work.answer.set_exception(self._not_leader())
+                work.answer.set_exception(self.not_leader())
 
     def _beat(self) -> None:
         """Beat while this server leads, in a thread that does not wait for the commit loop."""
@@ -747,26 +748,30 @@ class Engine:
         return self.loop.is_leading
 
     def confirm(self) -> None:
-        """Return once this server is known to lead at some moment after the call, so its view is the newest one;
-        `NotLeader` if it leads no more. A follower serves the view that it has, unless the call is for the leader."""
-        if self.is_leading:
-            try:
-                self.loop.journal.confirm()
-            except (Deposed, Unknown) as error:
-                self.loop.queue.poke()
-                raise NotLeader.of("") from error
-        elif FOR_LEADER.get():
-            self.loop.refuse_when_following()
+        """Make sure that the view is the newest one. A follower's view will do, unless the call is for the leader."""
+        if not self._leads() and FOR_LEADER.get():
+            raise self.loop.not_leader()
 
-    def certain(self, refusal: LakestoreError) -> LakestoreError:
+    def _leads(self) -> bool:
+        """Whether this server is known to lead at some moment after the call. `NotLeader` if it leads no more."""
+        if not self.is_leading:
+            return False
+        try:
+            self.loop.journal.confirm()
+        except (Deposed, Unknown) as error:
+            self.loop.queue.poke()
+            raise NotLeader.of("") from error
+        return True
+
+    def certain(self, refusal: LakestoreError, *, for_leader: bool) -> LakestoreError:
         """A refusal that tells what this server has read; `NotLeader` in its place if another server may lead, since
-        the present leader may know better."""
-        if self.role == "leader" and refusal.applied == "no" and not isinstance(refusal, Unavailable | Exhausted):
-            try:
-                self.confirm()
-            except NotLeader as other:
-                return other
-        return refusal
+        the present leader may know better. With `for_leader` also if this server follows: it may have led until now."""
+        if not self.role or refusal.applied != "no" or isinstance(refusal, Unavailable | Exhausted):
+            return refusal
+        try:
+            return refusal if self._leads() or not for_leader else self.loop.not_leader()
+        except NotLeader as other:
+            return other
 
     @property
     def role(self) -> str:

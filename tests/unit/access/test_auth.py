@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
 
-from lakestore.errors import Invalid, NotAuthenticated
+from lakestore.errors import Invalid, NotAuthenticated, NotFound, NotLeader
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore_server.access import ownership, policy, signing
+from lakestore_server.access.admission import Admission
 from lakestore_server.access.callers import Access
 from lakestore_server.access.principals import ANYONE, book_of, hash_of
 from tests.support.world.clock import HandClock
@@ -213,6 +215,28 @@ def test_a_status_names_no_subscription_and_no_report_of_others(access: Access) 
 def test_without_a_file_everyone_may_everything(clock: HandClock) -> None:
     assert Access(None, clock, KEY).caller("whatever").principal == ANYONE
     assert ANYONE.administers
+
+
+@pytest.mark.parametrize("reads_at_leader", [False, True])
+def test_not_found_is_told_to_a_reader_of_the_leader_by_the_leader_alone(
+    clock: HandClock, *, reads_at_leader: bool
+) -> None:
+    leads = [True]
+
+    def check_leads() -> None:
+        if not leads[0]:
+            raise NotLeader("another server leads")
+
+    def items() -> Iterator[None]:
+        leads[0] = False
+        yield from ()
+        raise NotFound("there is no table 'a.log'")
+
+    admission = Admission(Access(None, clock, KEY), Mock(), clock, check_leads=check_leads)
+    call = admission.rpc(rpc.METHODS["Changes"].path, "", (), reads_at_leader=reads_at_leader)
+    call.request(pb.ChangesRequest(tables=["a.log"]))
+    with pytest.raises(NotLeader if reads_at_leader else NotFound):
+        call.next_item(items())
 
 
 def test_an_access_token_ends_with_its_time_its_origin_or_its_key(access: Access, file: Path, clock: HandClock) -> None:
