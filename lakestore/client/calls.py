@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.v1.lakestore_pb2 import Rule
 from lakestore.wire import rpc, tracing
+from lakestore.wire.row_messages import RowMessage
 
 CALL_SECONDS = 120.0
 """Default limit of a call in seconds, retries included."""
@@ -131,7 +133,7 @@ class Calls:
             raise _late()
         return self.wire.stream(method, request, None)
 
-    def _fetched(self, method: rpc.Method, request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
+    def _fetched(self, method: rpc.Method, request: pb.FetchRequest) -> Iterator[RowMessage]:
         """The rows of a split over any number of connections. The same request returns the same rows."""
         backoff, given = Backoff(), 0
         while True:
@@ -144,7 +146,7 @@ class Calls:
                     left, passed = _behind(message, again)
                     again -= passed
                     if left is not None:
-                        given += ipc.rows_of(left.rows)
+                        given += sum(map(ipc.rows_of, left.parts))
                         yield left
             except LakestoreError as error:
                 if not backoff.wait(error):
@@ -179,7 +181,7 @@ def _whole_deadline() -> float | None:
     return seconds_to_deadline(float("inf")) if has_deadline() else None
 
 
-def _behind(message: pb.RowBatch, rows: int) -> tuple[pb.RowBatch | None, int]:
+def _behind(message: RowMessage, rows: int) -> tuple[RowMessage | None, int]:
     """Drop the first rows of a message. Returns the rest, None if empty, and the number of dropped rows."""
     if not rows:
         return message, 0
@@ -188,9 +190,8 @@ def _behind(message: pb.RowBatch, rows: int) -> tuple[pb.RowBatch | None, int]:
     passed = min(rows, table.num_rows)
     if passed == table.num_rows:
         return None, passed
-    data = ipc.encode(table.schema, table.slice(passed).to_batches())
-    tested, passed_over = message.tested, message.passed_over
-    return pb.RowBatch(rows=data, crc32c=ipc.crc32c(data), tested=tested, passed_over=passed_over), passed
+    parts = ipc.encoded_parts(table.schema, table.slice(passed).to_batches())
+    return replace(message, parts=parts, crc32c=ipc.crc32c_of(parts)), passed
 
 
 def transport_of(wire: Wire, *, call_seconds: float = CALL_SECONDS, knows_one: bool = False) -> Transport:

@@ -43,6 +43,7 @@ from lakestore.rows import condition_text, ipc, literals
 from lakestore.union import arrow
 from lakestore.union.cut import Cut
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.row_messages import ChangeMessage
 
 Bucket = tuple[str, int]
 
@@ -323,15 +324,15 @@ class ResumingStream:
             fixed.until = head(transport)
         self._transport, self._request, self._opened = transport, fixed, on_open
         self._handed, self._backoff = _Handed(fixed, share or Share()), Backoff()
-        self._messages: Iterator[pb.ChangeBatch] | None = None
+        self._messages: Iterator[ChangeMessage] | None = None
         self._ended, self._begins = False, True
         self.trouble: LakestoreError | None = None
         """The failure that made the stream reconnect; None while it runs."""
 
-    def __iter__(self) -> Iterator[pb.ChangeBatch]:
+    def __iter__(self) -> Iterator[ChangeMessage]:
         return self
 
-    def __next__(self) -> pb.ChangeBatch:
+    def __next__(self) -> ChangeMessage:
         while not self._ended:
             if self._messages is None:
                 self._messages, self._begins = self._transport.changes(self._request), True
@@ -378,15 +379,15 @@ class _Handed:
     def __init__(self, request: pb.ChangesRequest, share: Share) -> None:
         self._request, self._share = request, share
         self._seen = DeliveredRows()
-        self._since: list[pb.ChangeBatch] = []  # not in `_seen` yet; messages after the newest token are forgotten
+        self._since: list[ChangeMessage] = []  # not in `_seen` yet; messages after the newest token are forgotten
         self._lakes: set[tuple[str, str]] = set()
         self._again = False
 
-    def fresh(self, message: pb.ChangeBatch) -> pb.ChangeBatch | None:
+    def fresh(self, message: ChangeMessage) -> ChangeMessage | None:
         if self._request.member:
             for bucket in self._share.begun(message.token):
                 self._seen.forget(_table(message), bucket)
-        left: pb.ChangeBatch | None = _fresh(message, self._seen) if self._again else message
+        left: ChangeMessage | None = _fresh(message, self._seen) if self._again else message
         if message.read_the_lake:  # the caller reads that snapshot itself, once
             left = None if (message.table, message.token) in self._lakes else message
             self._lakes.add((message.table, message.token))
@@ -406,7 +407,7 @@ class _Handed:
         self._again = True
 
 
-def _remember(since: list[pb.ChangeBatch], delivered: DeliveredRows) -> None:
+def _remember(since: list[ChangeMessage], delivered: DeliveredRows) -> None:
     for message in since:
         if message.rows:
             with pa.ipc.open_stream(message.rows) as reader:
@@ -415,7 +416,7 @@ def _remember(since: list[pb.ChangeBatch], delivered: DeliveredRows) -> None:
     since.clear()
 
 
-def _fresh(message: pb.ChangeBatch, delivered: DeliveredRows) -> pb.ChangeBatch | None:
+def _fresh(message: ChangeMessage, delivered: DeliveredRows) -> ChangeMessage | None:
     if not message.rows:
         return message
     with pa.ipc.open_stream(message.rows) as reader:
@@ -426,15 +427,12 @@ def _fresh(message: pb.ChangeBatch, delivered: DeliveredRows) -> pb.ChangeBatch 
         kept.append(batch if mask.all() else batch.filter(pa.array(mask)))
     if all(left is batch for left, batch in zip(kept, batches, strict=True)):
         return message
-    left = pb.ChangeBatch()
-    left.CopyFrom(message)
     if not sum(batch.num_rows for batch in kept):
         return None
-    left.rows = ipc.encode(schema, kept)
-    return left
+    return replace(message, rows=ipc.encode(schema, kept))
 
 
-def _table(message: pb.ChangeBatch) -> str:
+def _table(message: ChangeMessage) -> str:
     return message.table_uuid or message.table
 
 
@@ -456,7 +454,7 @@ class ChangeBatch:
     """Whole commits of one table."""
 
     def __init__(
-        self, message: pb.ChangeBatch, rows: pa.Table | None = None, stream: ChangeStream | None = None, token: str = ""
+        self, message: ChangeMessage, rows: pa.Table | None = None, stream: ChangeStream | None = None, token: str = ""
     ) -> None:
         self._stream = stream
         self.name = message.table
@@ -612,7 +610,7 @@ class ChangeStream:
         if self.subscription and self._acked == last:
             self._move(token)
 
-    def _lake_snapshot(self, message: pb.ChangeBatch) -> Iterator[ChangeBatch]:
+    def _lake_snapshot(self, message: ChangeMessage) -> Iterator[ChangeBatch]:
         """The snapshot of a table whose old rows are only in the lake: a union read at its cut.
 
         The rows come in no order, so every batch but the last has the position of the first. A stream that continues
@@ -693,7 +691,7 @@ def _after_table(token: SnapshotPosition) -> StreamPosition:
     return stream_position(token.timeline, token.lsn, token.tables, place)
 
 
-def _decoded(message: pb.ChangeBatch) -> pa.Table:
+def _decoded(message: ChangeMessage) -> pa.Table:
     if message.progress:
         return pa.table({})
     with pa.ipc.open_stream(message.rows) as reader:

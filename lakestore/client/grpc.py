@@ -26,6 +26,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc, tracing
 from lakestore.wire.commit_message import beside, encoded
 from lakestore.wire.errors import Metadata
+from lakestore.wire.row_messages import reader_of
 from lakestore.wire.rpc import grpc
 
 IDLE_SECONDS = 10.0
@@ -311,9 +312,9 @@ def _speaks_tls(place: tuple[str, int], seconds: float) -> bool:
 
 HELLO_SECONDS = 10.0
 SEND_SECONDS = 5.0
-METADATA_BYTES = 1 << 20
 LAST_SECONDS = 1.0
 """Seconds for which a connection that closes waits for the server to take what was sent."""
+METADATA_BYTES = 1 << 20
 """Metadata size for errors: `Fenced` may list every bucket of a table."""
 _ADDRESS = re.compile(r"\D.*:\d+$|^unix:")
 _CHANNEL = [
@@ -366,16 +367,16 @@ class GrpcWire:
         self._greeted = False
         self._closed = False
         self._greeting = SingleFlight()
-        self.server = pb.HelloAnswer()
         self._partings = Partings(self._send)
         self._sent: set[Any] = set()
         """Requests whose answers nobody waits for. gRPC cancels a call to which nothing refers."""
+        self.server = pb.HelloAnswer()
         self._calls: dict[str, Any] = {name: self._callable(method) for name, method in rpc.METHODS.items()}
         self._hello = rpc.METHODS["Hello"]
 
     def _callable(self, method: rpc.Method) -> Any:
         coder = encoded if method.name == "Write" else method.request.SerializeToString
-        coders = (coder, method.answer.FromString)
+        coders = (coder, reader_of(method))
         kinds = {
             (False, False): self._channel.unary_unary,
             (False, True): self._channel.unary_stream,
@@ -478,12 +479,12 @@ class GrpcWire:
         shown = self.credentials.metadata()
         return (*shown, *self._preference) if self._preference else shown
 
-    def _check_known(self, method: rpc.Method, request: Any) -> None:
     def _shown(self) -> errors.Metadata:
         """The metadata of a call, with the trace that it belongs to."""
         shown = self._metadata()
         return (*shown, *tracing.headers()) if tracing.is_on() else shown
 
+    def _check_known(self, method: rpc.Method, request: Any) -> None:
         if self.server.protocol < rpc.PROTOCOL:
             rpc.check_known(method, request, self.server.protocol, self.server.release)
 
@@ -550,9 +551,9 @@ class GrpcWire:
             raise diagnosis(self.address, self.credentials, left) or failure from failure
 
     def close(self) -> None:
-        self._closed = True
         if self._closed:
             return
+        self._closed = True
         if not PROCESS.is_orphan:
             self._small_calls.close()
             try:

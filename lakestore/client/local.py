@@ -17,6 +17,7 @@ from lakestore.limits import WIDEST
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc
+from lakestore.wire.row_messages import ChangeMessage
 
 
 class Verbs(Protocol):
@@ -30,7 +31,7 @@ class EncodedMessage(Protocol):
     """A message of a change stream, encoded once for all receivers."""
 
     @property
-    def message(self) -> pb.ChangeBatch: ...
+    def message(self) -> ChangeMessage: ...
 
 
 class LocalWire:
@@ -129,10 +130,10 @@ class _LocalStream:
         self._wire, self._method, self._stream, self._listener = wire, method, stream, listener
         self._turn = threading.Lock()
 
-    def __iter__(self) -> Iterator[pb.ChangeBatch]:
+    def __iter__(self) -> Iterator[ChangeMessage]:
         return self
 
-    def __next__(self) -> pb.ChangeBatch:
+    def __next__(self) -> ChangeMessage:
         scope = SCOPE.get()
         if scope is not None:
             scope.add(self._listener)
@@ -143,7 +144,7 @@ class _LocalStream:
             if scope is not None:
                 scope.discard(self._listener)
 
-    def _step(self) -> pb.ChangeBatch:
+    def _step(self) -> ChangeMessage:
         with _boundary(self._method):
             found = next(self._stream, None) if self._listener.is_active() else None
         if found is not None:

@@ -18,6 +18,7 @@ from lakestore.union import plan
 from lakestore.union import sql as union_sql
 from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.row_messages import RowMessage
 
 
 def head(transport: Transport) -> str:
@@ -59,7 +60,7 @@ class Hold:
         self._keep()
         return self._transport.plan(request)
 
-    def fetch(self, request: pb.FetchRequest, /) -> Iterator[pb.RowBatch]:
+    def fetch(self, request: pb.FetchRequest, /) -> Iterator[RowMessage]:
         return self._transport.fetch(request)
 
     def renew_lease(self, request: pb.LeaseRequest, /) -> pb.LeaseAnswer:

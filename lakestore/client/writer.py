@@ -28,8 +28,9 @@ from lakestore.model.table import Table
 from lakestore.rows import ipc, user
 from lakestore.rows.ranges import check_row, pieces
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire.commit_message import ROWS_MIN, CommitMessage, Rows
+from lakestore.wire.commit_message import CommitMessage
 from lakestore.wire.errors import error_of_message
+from lakestore.wire.fields import ROWS_MIN, Rows
 
 Keep = Sequence[str] | Mapping[str, Any]
 """Columns that all rows keep, or column to a flag for each row."""

@@ -13,7 +13,7 @@ def varint(number: int) -> bytes:
     return bytes(data)
 
 
-def read(data: bytes, at: int) -> tuple[int, int]:
+def read(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """The number of the varint at a place, and the place behind it. Raises `ValueError` if there is none."""
     value = shift = 0
     while at < len(data) and shift < 64:

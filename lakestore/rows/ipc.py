@@ -58,7 +58,7 @@ def check_stream(data: bytes | pa.Buffer, limits: Limits) -> None:
         raise pa.ArrowInvalid(f"a message's metadata is damaged: {error}") from error
 
 
-def rows_of(data: bytes) -> int:
+def rows_of(data: bytes | pa.Buffer) -> int:
     """The number of rows of a stream, from its metadata alone. Raises `Corrupt`. Nothing else is checked."""
     rows = at = 0
     try:
@@ -228,7 +228,7 @@ def encode(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
 def encoded_parts(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Sequence[bytes | pa.Buffer]:
     """Encode rows as one Arrow IPC stream, in consecutive parts."""
     batches = list(batches)
-    if len(batches) == 1 and not any(map(_has_dictionary, schema.types)):
+    if len(batches) == 1 and not has_dictionary(schema):
         # The same bytes as a stream writer's, in a third of the time.
         return schema.serialize(), batches[0].serialize(), STREAM_END
     sink = pa.BufferOutputStream()
@@ -245,8 +245,14 @@ def message_size(batch: pa.RecordBatch) -> int:
     return int(pa.ipc.get_record_batch_size(batch))
 
 
+def has_dictionary(schema: pa.Schema) -> bool:
+    """True if a column has dictionary values, which a stream holds outside of the batch."""
+    return any(map(_has_dictionary, schema.types))
+
+
 def _has_dictionary(kind: pa.DataType) -> bool:
-    """True for a type with dictionary values, which a stream holds outside of the batch."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(kind.storage_type)
     return pa.types.is_dictionary(kind) or any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
 
 
@@ -386,20 +392,21 @@ def _read_bounded(reader: pa.RecordBatchStreamReader, limits: Limits) -> list[pa
     return batches
 
 
-def decode_server_rows(data: bytes, *, crc: int) -> list[pa.RecordBatch]:
+def decode_server_rows(data: bytes | pa.Buffer, *, crc: int) -> list[pa.RecordBatch]:
     """Decode rows from the server. The checksum is checked, the values are not."""
     if crc32c(data) != crc:
         raise Corrupt("rows were damaged on their way: read again")
     at = _schema_end(data)
-    schema = _TRUSTED.get(data[:at]) if at and len(data) <= SMALL_BYTES_MAX else None
-    if schema is not None and data.endswith(STREAM_END):
+    head = bytes(data[:at])
+    schema = _TRUSTED.get(head) if at and len(data) <= SMALL_BYTES_MAX else None
+    if schema is not None and bytes(data[-len(STREAM_END) :]) == STREAM_END:
         message = pa.ipc.read_message(pa.py_buffer(data)[at:])
         end = at + FRAME.size + FRAME.unpack_from(data, at)[1] + (message.body.size if message.body else 0)
         if message.type == "record batch" and end + len(STREAM_END) == len(data):
             return [pa.ipc.read_record_batch(message, schema)]
     with pa.ipc.open_stream(data) as reader:
         if at:
-            _keep(_TRUSTED, data[:at], reader.schema)
+            _keep(_TRUSTED, head, reader.schema)
         return list(reader)
 
 

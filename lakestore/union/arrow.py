@@ -243,7 +243,7 @@ class _HotRange:
                 message = next(messages, None)
             if message is None:
                 return
-            rows = message.rows  # each access copies the bytes
+            rows = message.rows
             self.figures.add(hot_bytes=len(rows), hot_tested=message.tested, hot_passed_over=message.passed_over)
             if rows:
                 for batch in ipc.decode_server_rows(rows, crc=message.crc32c):

@@ -18,6 +18,7 @@ from lakestore.union import plan
 from lakestore.union.plan import ReadPlan, TableScan
 from lakestore.union.table_keys import read_folders
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.row_messages import RowMessage
 
 RENEWALS_PER_LEASE = 3
 HELD_AGAIN_MAX = 3
@@ -35,7 +36,7 @@ class Transport(Protocol):
 
     def plan(self, request: pb.PlanRequest, /) -> pb.PlanAnswer: ...
 
-    def fetch(self, request: pb.FetchRequest, /) -> Iterator[pb.RowBatch]: ...
+    def fetch(self, request: pb.FetchRequest, /) -> Iterator[RowMessage]: ...
 
     def renew_lease(self, request: pb.LeaseRequest, /) -> pb.LeaseAnswer: ...
 

@@ -9,31 +9,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 from google.protobuf.descriptor import FieldDescriptor
 
 from lakestore.model.varint import varint
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.fields import ALIGNED, BYTES, ROWS_MIN, Field, Rows, aligned, fields, only_bytes, size_of, tag
 
 COUNTS: tuple[str, ...] = tuple(
     field.name for field in pb.ChangeResult.DESCRIPTOR.fields if field.type == FieldDescriptor.TYPE_UINT64
 )
 
-
-ROWS_MIN = 64 << 10
-"""Rows of fewer bytes stay in the message."""
-ALIGNED = 8
-FIELDS_MAX = 1_000
-"""A message with more fields is left to protobuf."""
-Rows: TypeAlias = Sequence[bytes | pa.Buffer]
-"""The parts of an Arrow IPC stream."""
-_VARINT, _BYTES = 0, 2
-_FIXED = {1: 8, 5: 4}
-"""Wire type of a field to the bytes of its value."""
 _CHANGES = pb.CommitRequest.DESCRIPTOR.fields_by_name["changes"].number
 _ROWS, _PAD = (pb.Change.DESCRIPTOR.fields_by_name[name].number for name in ("rows", "pad"))
 
@@ -54,7 +43,7 @@ class CommitMessage:
     @property
     def nbytes(self) -> int:
         """Approximate bytes of the request with all rows."""
-        return self.request.ByteSize() + sum(map(_size, self.rows.values()))
+        return self.request.ByteSize() + sum(map(size_of, self.rows.values()))
 
     def rows_of(self, change: int) -> pa.Buffer | None:
         """The rows of a change as one buffer; None if they are in the request."""
@@ -75,9 +64,9 @@ class CommitMessage:
         at = len(parts[0])
         for number, change in enumerate(self.request.changes):
             rows, data = self.rows.get(number, ()), change.SerializeToString()
-            opening = _opening(data, _size(rows), at) if rows else _tag(_CHANGES) + varint(len(data)) + data
+            opening = _opening(data, size_of(rows), at) if rows else tag(_CHANGES) + varint(len(data)) + data
             parts += [opening, *rows]
-            at += len(opening) + _size(rows)
+            at += len(opening) + size_of(rows)
         return b"".join(parts)
 
 
@@ -102,96 +91,36 @@ def taken_apart(data: bytes | pa.Buffer) -> tuple[bytes, dict[int, Rows]]:
     the bytes are no valid message, it returns all bytes and no rows; protobuf then reads or refuses them.
     """
     number, view = -1, memoryview(data).cast("B")
-    for each in _fields(view, 0, len(view)) if len(view) >= ROWS_MIN else ():
-        if (each.number, each.kind) == (_CHANGES, _BYTES):
+    for each in fields(view, 0, len(view)) if len(view) >= ROWS_MIN else ():
+        if (each.number, each.kind) == (_CHANGES, BYTES):
             number += 1
             rows = _large_rows(view, each)
             if rows is not None:
-                return _without(view, each, rows), {number: (_aligned(data, rows),)}
+                return _without(view, each, rows), {number: (aligned(data, rows),)}
     return bytes(data), {}
 
 
-class _Field(NamedTuple):
-    """The place of a field in the bytes of a message."""
-
-    number: int
-    kind: int
-    at: int
-    """First byte of the tag."""
-    start: int
-    """First byte of the value, after the length if it has one."""
-    end: int
-
-
-def _large_rows(data: memoryview, change: _Field) -> _Field | None:
+def _large_rows(data: memoryview, change: Field) -> Field | None:
     """The rows field of a change if it is its only one and at least half of the message."""
     least = max(ROWS_MIN, len(data) // 2)
     if change.end - change.start < least:
         return None
-    rows = [each for each in _fields(data, change.start, change.end) if each.number == _ROWS]
-    return rows[0] if len(rows) == 1 and rows[0].kind == _BYTES and rows[0].end - rows[0].start >= least else None
+    rows = only_bytes(fields(data, change.start, change.end), _ROWS)
+    return rows if rows is not None and rows.end - rows.start >= least else None
 
 
-def _without(data: memoryview, change: _Field, rows: _Field) -> bytes:
+def _without(data: memoryview, change: Field, rows: Field) -> bytes:
     """The bytes of a message without the rows of one change."""
     left = b"".join((data[change.start : rows.at], data[rows.end : change.end]))
-    return b"".join((data[: change.at], _tag(_CHANGES), varint(len(left)), left, data[change.end :]))
-
-
-def _aligned(data: bytes | pa.Buffer, rows: _Field) -> pa.Buffer:
-    found = pa.py_buffer(data).slice(rows.start, rows.end - rows.start)
-    return found if found.address % ALIGNED == 0 else pa.py_buffer(bytes(found))
-
-
-def _fields(data: memoryview, at: int, end: int) -> Sequence[_Field]:
-    """The fields of the message in `data[at:end]`; none if the bytes are invalid or the fields are too many."""
-    found: list[_Field] = []
-    try:
-        while at < end:
-            tag, start = _read_varint(data, at)
-            kind = tag & 7
-            if kind == _BYTES:
-                size, start = _read_varint(data, start)
-                after = start + size
-            elif kind == _VARINT:
-                _, after = _read_varint(data, start)
-            else:
-                after = start + _FIXED[kind]
-            found.append(_Field(tag >> 3, kind, at, start, after))
-            if after > end or len(found) > FIELDS_MAX:
-                return ()
-            at = after
-    except (IndexError, KeyError):
-        return ()
-    return found
-
-
-def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A number and the place after it. `IndexError` if it is cut off or longer than ten bytes."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-    raise IndexError
-
-
-def _tag(number: int) -> bytes:
-    return varint(number << 3 | _BYTES)
+    return b"".join((data[: change.at], tag(_CHANGES), varint(len(left)), left, data[change.end :]))
 
 
 def _opening(change: bytes, size: int, at: int) -> bytes:
     """The bytes before the rows of a change that begins at `at`, padded so that the rows begin at a multiple of 8."""
-    before_rows = _tag(_ROWS) + varint(size)
+    before_rows = tag(_ROWS) + varint(size)
     for pad in range(2 * ALIGNED):
-        inside = b"".join((change, _tag(_PAD), varint(pad), bytes(pad), before_rows))
-        opening = _tag(_CHANGES) + varint(len(inside) + size) + inside
+        inside = b"".join((change, tag(_PAD), varint(pad), bytes(pad), before_rows))
+        opening = tag(_CHANGES) + varint(len(inside) + size) + inside
         if (at + len(opening)) % ALIGNED == 0:
             break
     return opening
-
-
-def _size(rows: Rows) -> int:
-    return sum(map(len, rows))

@@ -16,6 +16,7 @@ from lakestore.errors import LakestoreError
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore.wire.commit_message import Sent
+from lakestore.wire.row_messages import RowMessage
 from lakestore_server.catalog.adoption import Adoptions
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.dropping import Droppings, Truncations
@@ -102,7 +103,7 @@ class Verbs(TypedDict):
     DropSubscription: Callable[[pb.DropSubscriptionRequest], pb.DropSubscriptionAnswer]
     ResetSubscription: Callable[[pb.ResetSubscriptionRequest], pb.ResetSubscriptionAnswer]
     Plan: Callable[[pb.PlanRequest], pb.PlanAnswer]
-    Fetch: Callable[[pb.FetchRequest], Iterator[pb.RowBatch]]
+    Fetch: Callable[[pb.FetchRequest], Iterator[RowMessage]]
     RenewLease: Callable[[pb.LeaseRequest], pb.LeaseAnswer]
     ReleaseLease: Callable[[pb.LeaseRequest], pb.LeaseAnswer]
     StoreKey: Callable[[pb.StoreKeyRequest], pb.StoreKeyAnswer]
@@ -332,7 +333,7 @@ class Service:
         try:
             yield
         except LakestoreError as error:
-            certain = self._engine.certain(error)
+            certain = self._engine.certain(error, for_leader=method.needs_leader(request))
             if certain is error:
                 raise
             raise certain from error
@@ -350,3 +351,15 @@ def _answers(stream: WriteStream, listener: Listener) -> Iterator[pb.CommitAnswe
     """The answers of a stream of commits; the stream checks for its end when client or server go."""
     listener.add_callback(stream.bell.set)
     yield from stream.answers()
+
+
+def _shared(batch: EncodedBatch) -> bytes:
+    return batch.data
+
+
+_ENCODERS: Mapping[str, Callable[[Any], bytes]] = {"Changes": _shared, "Fetch": RowMessage.encoded}
+
+
+def encoder_of(method: rpc.Method) -> Callable[[Any], bytes]:
+    """The function that encodes an answer of a streaming verb."""
+    return _ENCODERS.get(method.name, method.answer.SerializeToString)

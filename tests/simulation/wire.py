@@ -21,8 +21,9 @@ from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc
 from lakestore.wire.commit_message import CommitMessage, encoded, taken_apart
+from lakestore.wire.row_messages import reader_of
 from lakestore_server.commit.engine import FOR_LEADER
-from lakestore_server.service import Service
+from lakestore_server.service import Service, encoder_of
 from tests.simulation.marks import Watcher
 from tests.simulation.world import Killed, Process, Task, World
 
@@ -371,7 +372,7 @@ class SimWire:
                         break
                     data = box.items.popleft()
                     self._world.later(self._network.delay(), box.took)
-                    yield method.answer.FromString(data)
+                    yield reader_of(method)(data)
         finally:
             self._open.pop(box.number, None)
             is_whole = box.is_over and not box.is_cancelled and box.failure is None
@@ -404,7 +405,6 @@ class SimWire:
             verb = _verb(life, method)
             items = verb(request, box) if method.name == "Changes" else verb(request)
             for item in items:
-                message = item.message if method.name == "Changes" else item
                 while not box.room and not box.is_gone:
                     box.sender = world.current
                     world.block(None, box)
@@ -419,7 +419,7 @@ class SimWire:
                     failure = _broken("Socket closed", reads=False)
                     break
                 left = None if left is None else left - 1
-                world.later(at - world.now, partial(box.came, message.SerializeToString()))
+                world.later(at - world.now, partial(box.came, encoder_of(method)(item)))
         except Killed:
             raise
         except LakestoreError as error:

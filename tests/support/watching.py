@@ -13,6 +13,7 @@ from lakestore.errors import Unavailable
 from lakestore.limits import Limits
 from lakestore.model.token import place_of, position_of
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.row_messages import ChangeMessage
 from tests.support.folding import values
 from tests.support.seeds import seeded
 from tests.support.served import DAY, Served
@@ -104,7 +105,7 @@ class Dropping:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._bank.served.lake.transport, name)
 
-    def changes(self, asked: pb.ChangesRequest) -> Iterator[pb.ChangeBatch]:
+    def changes(self, asked: pb.ChangesRequest) -> Iterator[ChangeMessage]:
         """As the server's, until the connection breaks."""
         left = self._bank.random.randint(1, 6)
         for message in self._bank.served.lake.transport.changes(asked):

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.fields import Rows
+from lakestore.wire.row_messages import ChangeMessage, with_rows
 
 OF_CONSUMER_BYTES = 64
 """Upper bound of the bytes that `of_consumer` adds to a message."""
@@ -25,12 +27,13 @@ class EncodedBatch:
     data: bytes
 
     @staticmethod
-    def encode(message: pb.ChangeBatch) -> EncodedBatch:
-        return EncodedBatch(message.SerializeToString())
+    def encode(message: pb.ChangeBatch, rows: Rows = ()) -> EncodedBatch:
+        """A message with these rows; `message` has none."""
+        return EncodedBatch(with_rows(message, rows))
 
     @property
-    def message(self) -> pb.ChangeBatch:
-        return pb.ChangeBatch.FromString(self.data)
+    def message(self) -> ChangeMessage:
+        return ChangeMessage.of(self.data)
 
     def of_consumer(self, epoch: int) -> EncodedBatch:
         """The same message with the epoch of a subscription. Two protobuf messages in sequence decode as one message

@@ -15,7 +15,7 @@ from lakestore.limits import Limits
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.table import Table
 from lakestore.model.token import LogPosition, Place, Token
-from lakestore.rows.ipc import encode
+from lakestore.rows.ipc import encoded_parts
 from lakestore.rows.ranges import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batch_cache import OF_CONSUMER_BYTES, EncodedBatch, StreamRun
@@ -69,8 +69,8 @@ def message(
     """Rows as a message. If the message ends inside a commit (`goes_on`), its token is the position before that commit.
     Raises `Invalid`, which names the row, if a single row exceeds `bytes_max`."""
     made = bare(table, token)
-    made.rows, made.snapshot, made.goes_on = encode(batch.schema, [batch]), snapshot, goes_on
-    encoded = EncodedBatch.encode(made)
+    made.snapshot, made.goes_on = snapshot, goes_on
+    encoded = EncodedBatch.encode(made, encoded_parts(batch.schema, [batch]))
     if len(encoded.data) + OF_CONSUMER_BYTES > bytes_max:
         raise request.unsendable(batch, table, bytes_max)
     return encoded

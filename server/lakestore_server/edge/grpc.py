@@ -25,7 +25,6 @@ from lakestore.wire import errors, rpc, tracing
 from lakestore.wire.errors import BUSY_SECONDS
 from lakestore.wire.rpc import grpc
 from lakestore_server.access.admission import Admission, RpcCall
-from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.commit.engine import DRAINING
 from lakestore_server.edge.arrivals import Arrivals
 from lakestore_server.edge.first_messages import FirstMessages
@@ -38,7 +37,7 @@ from lakestore_server.host.clock import Clock
 from lakestore_server.host.quota import BufferPool, Quota, share_of
 from lakestore_server.host.workers import Workers
 from lakestore_server.operate.clients import Clients
-from lakestore_server.service import Service
+from lakestore_server.service import Service, encoder_of
 
 SERVICE = "grpc.health.v1.Health"
 WATCHERS_MAX = 1_000
@@ -368,7 +367,7 @@ class GrpcServer:
             with self._permits.taken(1, admitted.owner):
                 yield from verb(request, call) if waits else verb(request)
 
-        encode: Callable[[Any], bytes] = _encoded if waits else method.answer.SerializeToString
+        encode = encoder_of(method)
         self._begin(
             call,
             admitted,
@@ -460,7 +459,3 @@ class GrpcServer:
 
 def _leaving() -> Unavailable:
     return Unavailable(DRAINING, retry_after=BUSY_SECONDS)
-
-
-def _encoded(batch: EncodedBatch) -> bytes:
-    return batch.data

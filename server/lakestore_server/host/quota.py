@@ -44,10 +44,9 @@ class BufferPool:
             slab = self._taken(len(data))
         except (OSError, MemoryError):
             return pa.py_buffer(data)
-        with memoryview(slab) as view:
-            view[: len(data)] = data
-        address = np.frombuffer(slab, np.uint8).ctypes.data
-        return pa.foreign_buffer(address, len(data), base=_Loan(self, slab))
+        place = np.frombuffer(slab, np.uint8)
+        place[: len(data)] = np.frombuffer(data, np.uint8)  # other threads run meanwhile
+        return pa.foreign_buffer(place.ctypes.data, len(data), base=_Loan(self, slab))
 
     def _taken(self, nbytes: int) -> mmap.mmap:
         size = max(SLAB_BYTES_MIN, 1 << (nbytes - 1).bit_length())

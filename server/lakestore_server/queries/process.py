@@ -34,6 +34,7 @@ from lakestore.union import sql, sql_parameters
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import pipe, rpc
 from lakestore.wire.pipe import Verb
+from lakestore.wire.row_messages import RowMessage, reader_of
 from lakestore_server.host import priority
 from lakestore_server.host.child import INTERRUPT, PartPieces
 from lakestore_server.queries.memory_watch import MemoryWatch, too_much
@@ -54,7 +55,7 @@ from lakestore_server.queries.question import (
     Part,
     Question,
 )
-from lakestore_server.queries.sent_rows import ReceivedRows, RowMessage
+from lakestore_server.queries.sent_rows import ReceivedRows
 
 Exchange = Callable[[Verb, bytes], bytes | None]
 
@@ -220,9 +221,8 @@ class PipeWire:
         message = None
         with closing(self._parent.ask(Verb.NEXT, number)) as answers:  # holds the pipe's lock until its end
             for answer in answers:
-                rows = RowMessage.of(answer) if method.name == "Fetch" else None
-                self.received.put(rows)
-                message = rows or method.answer.FromString(answer)
+                message = reader_of(method)(answer)
+                self.received.put(message if isinstance(message, RowMessage) else None)
         return message
 
     def close(self) -> None:

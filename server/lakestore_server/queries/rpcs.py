@@ -9,6 +9,7 @@ from typing import Any
 from lakestore.errors import Denied, Exhausted, LakestoreError
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
+from lakestore.wire.row_messages import RowMessage
 from lakestore_server.access.admission import Admission, RpcCall
 from lakestore_server.access.callers import Caller
 from lakestore_server.catalog.owners import called_by
@@ -157,10 +158,10 @@ class Reads:
         self._calls[key] = call
 
     @staticmethod
-    def _encoded(items: Generator[Any]) -> Generator[bytes]:
+    def _encoded(items: Generator[RowMessage]) -> Generator[bytes]:
         with closing(items):
             for item in items:
-                yield item.SerializeToString()
+                yield item.encoded()
 
     def _request(self, name: str, data: bytes) -> Any:
         if name not in READS:

@@ -9,17 +9,13 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import pyarrow as pa
 
-from lakestore.model import varint
 from lakestore.rows import ipc
-from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.row_messages import RowMessage
 
-_ROWS_TAG = 0x0A
-"""The tag of `RowBatch.rows` on the wire, which comes first."""
 _PLACE = struct.Struct("<III")
 
 
@@ -44,23 +40,6 @@ class Place(NamedTuple):
 
 
 NOWHERE, PLACE_BYTES = Place(), _PLACE.size
-
-
-@dataclass(frozen=True, slots=True)
-class RowMessage:
-    """A `RowBatch` of an answer to `Fetch`. Each access to the rows of a `RowBatch` of protobuf copies them."""
-
-    rows: bytes
-    crc32c: int
-    tested: int
-    passed_over: int
-
-    @classmethod
-    def of(cls, data: bytes) -> Self:
-        """The message of these bytes."""
-        begin, end = _bounds(data)
-        rest = pb.RowBatch.FromString(data[end:])
-        return cls(data[begin:end] or rest.rows, rest.crc32c, rest.tested, rest.passed_over)
 
 
 class SentRows:
@@ -91,8 +70,7 @@ class SentRows:
         return memoryview(message if is_whole else batch.slice(place.first, count).serialize())
 
     def _read(self) -> None:
-        begin, end = _bounds(self._data)
-        data = pa.py_buffer(self._data)[begin:end]
+        data = pa.py_buffer(RowMessage.of(self._data).rows)
         self._schema, self._batches = pa.ipc.read_schema(data), []
         at = ipc.FRAME.size + ipc.FRAME.unpack_from(data)[1]
         while next_at := ipc.message_end(data, at):
@@ -149,11 +127,3 @@ def _is_slice(part: pa.Array, whole: pa.Array, first: int) -> bool:
 
 def _addresses(array: pa.Array) -> list[int]:
     return [0 if buffer is None else buffer.address for buffer in array.buffers()]
-
-
-def _bounds(data: bytes) -> tuple[int, int]:
-    """The begin and the end of the rows in a `RowBatch`; (0, 0) if it does not begin with them."""
-    if not data or data[0] != _ROWS_TAG:
-        return 0, 0
-    size, begin = varint.read(data, 1)
-    return begin, begin + size

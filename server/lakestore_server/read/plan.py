@@ -21,6 +21,7 @@ from lakestore.model.columns import LAKE_TIMESTAMP
 from lakestore.model.table import Table
 from lakestore.rows.condition import RowFilter
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.row_messages import RowMessage
 from lakestore_server.commit.engine import Engine
 from lakestore_server.index.collisions import KeyQuery, Probe
 from lakestore_server.index.entry import live, table_prefix
@@ -131,7 +132,7 @@ class HotRows:
         self._engine, self._dead = engine, dead
         self._ranges = PieceRanges()
 
-    def fetch(self, request: pb.FetchRequest, pre_truncate: TableState | None = None) -> Iterator[pb.RowBatch]:
+    def fetch(self, request: pb.FetchRequest, pre_truncate: TableState | None = None) -> Iterator[RowMessage]:
         """The rows of one split; of the table as in `pre_truncate` if it was truncated since the read began. A leased
         read continues after a drop, as long as the table's rows are kept."""
         limits = self._engine.limits
@@ -154,7 +155,7 @@ class HotRows:
         options = _options(state, wanted, every, limits.fetch_batch_rows, prune)
         shown = self._shown(state, wanted, every, request, self._parts(state, log, request, options))
         yield from rows.messages(prune.meeting(shown, condition, columns), limits)
-        yield pb.RowBatch(tested=prune.tested, passed_over=prune.passed_over)
+        yield RowMessage(tested=prune.tested, passed_over=prune.passed_over)
 
     def _parts(
         self, state: TableState, log: BucketLog, request: pb.FetchRequest, options: rows.ReadOptions
@@ -370,7 +371,7 @@ class Plans:
                     entry.dead.add(high=high, roaring=data)
         return plan
 
-    def fetch(self, request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
+    def fetch(self, request: pb.FetchRequest) -> Iterator[RowMessage]:
         self._leases.check_lease(request.lease)
         pre_truncate = self._leases.pre_truncate.of_lease(request.table_uuid, request.lease) if request.lease else None
         yield from self._hot.fetch(request, pre_truncate)

@@ -13,10 +13,12 @@ import pyarrow as pa
 
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.columns import SYSTEM_TYPES
-from lakestore.rows.ipc import crc32c, encode, message_size
+from lakestore.rows.ipc import crc32c, crc32c_of, encode, encoded_parts, message_size
 from lakestore.rows.projection import Projection
 from lakestore.rows.ranges import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.fields import size_of
+from lakestore.wire.row_messages import RowMessage
 from lakestore_server.arrays import flat_batch
 from lakestore_server.commit import request
 from lakestore_server.state.bucket_log import BucketLog, Needed
@@ -31,8 +33,8 @@ MESSAGE_BYTES = 4 << 20
 _SMALL_ROWS = 1_024
 """Mean number of rows up to which the batches of a message are copied into one. A batch costs encoder, decoder and
 DuckDB 5 to 50 µs: 1,000 batches of 10 rows took DuckDB 54 ms, one batch of 10,000 rows 2 ms."""
-_HEAD_BYTES = 16
-"""Upper bound of the bytes of a `RowBatch` besides its rows: two tags, a length and a checksum."""
+_HEAD_BYTES = 32
+"""Upper bound of the bytes of a `RowBatch` besides its rows: three tags, two lengths, a checksum and the pad."""
 _AROUND_BYTES = 1 << 10
 """Upper bound of a column's bytes in a message besides its values, except for nested columns of very many fields."""
 
@@ -184,7 +186,7 @@ def sendable(shape: Projection, rows: Rows, columns: Sequence[str], bucket: int,
         return batch
     row = int(np.argmax(flat_batch.of_rows(batch, np.arange(batch.num_rows))))
     alone = batch.slice(row, 1)
-    if message(alone).ByteSize() > bytes_max:
+    if len(encode(alone.schema, [alone])) + _HEAD_BYTES > bytes_max:
         raise request.unsendable(alone, shape.target, bytes_max, (bucket, int(rows.offsets[row])))
     return batch
 
@@ -195,7 +197,7 @@ def message(*batches: pa.RecordBatch) -> pb.RowBatch:
     return pb.RowBatch(rows=data, crc32c=crc32c(data))
 
 
-def messages(batches: Iterable[pa.RecordBatch], limits: Limits) -> Iterator[pb.RowBatch]:
+def messages(batches: Iterable[pa.RecordBatch], limits: Limits) -> Iterator[RowMessage]:
     """Rows as a stream: large batches are cut to fit into a message, small ones are joined."""
     waiting: list[pa.RecordBatch] = []
     size, together = 0, min(MESSAGE_BYTES, sent_bytes(limits))
@@ -219,12 +221,11 @@ def _joined(batches: Sequence[pa.RecordBatch], rows_max: int) -> Sequence[pa.Rec
     return [whole.slice(at, rows_max) for at in range(0, max(rows, 1), rows_max)]
 
 
-def _sent(batches: Sequence[pa.RecordBatch], bytes_max: int) -> Iterator[pb.RowBatch]:
+def _sent(batches: Sequence[pa.RecordBatch], bytes_max: int) -> Iterator[RowMessage]:
     """Rows as one message, or as several if their many columns make one too large."""
-    data, first = encode(batches[0].schema, batches), batches[0]
-    # `ByteSize` would encode the message, which costs a sixth of a scan.
-    if len(data) + _HEAD_BYTES <= bytes_max or (len(batches) == 1 and first.num_rows <= 1):
-        yield pb.RowBatch(rows=data, crc32c=crc32c(data))
+    parts, first = encoded_parts(batches[0].schema, batches), batches[0]
+    if size_of(parts) + _HEAD_BYTES <= bytes_max or (len(batches) == 1 and first.num_rows <= 1):
+        yield RowMessage(parts, crc32c_of(parts))
         return
     half = first.num_rows // 2
     for part in [[batch] for batch in batches] if len(batches) > 1 else [[first.slice(0, half)], [first.slice(half)]]:

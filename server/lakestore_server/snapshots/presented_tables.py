@@ -25,6 +25,7 @@ from lakestore.iceberg import places
 from lakestore.model import times
 from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.row_messages import RowMessage
 from lakestore_server.catalog import our_tables
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.catalog.errors import NoSuchTable
@@ -441,7 +442,7 @@ class SnapshotTables:
             self.figures.presented(self._clock.monotonic() - began, files)
         return cut
 
-    def _fetched(self, lease: str, request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
+    def _fetched(self, lease: str, request: pb.FetchRequest) -> Iterator[RowMessage]:
         """Hot rows for the builder, by the lease of the plan: the table may have been dropped, rescaled or truncated
         since."""
         request.lease = lease

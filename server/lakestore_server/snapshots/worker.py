@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.row_messages import RowMessage
 from lakestore_server.host.child import Parent
 from lakestore_server.host.yield_points import at_yield_points
 from lakestore_server.snapshots.builder import SnapshotBuilder
@@ -33,7 +34,7 @@ def main(run: str, room: str) -> None:
 
     def fetch(request: pb.FetchRequest) -> Iterator[pa.RecordBatch]:
         for data in parent.ask(Verb.FETCH, request.SerializeToString()):
-            message = pb.RowBatch.FromString(data)
+            message = RowMessage.of(data)
             yield from ipc.decode_server_rows(message.rows, crc=message.crc32c)
 
     while parent.reply(answer):

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from lakestore.iceberg.cache import DerivedCache
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.row_messages import RowMessage
 from lakestore_server.host.child import Child, Gone
 from lakestore_server.snapshots.messages import DEFAULT_ROOM, BuildRequest, BuiltFiles, Room, Verb
 
 SILENCE_SECONDS = 60.0
 _WORKER = "lakestore_server.snapshots.worker"
-Fetch = Callable[[pb.FetchRequest], Iterator[pb.RowBatch]]
+Fetch = Callable[[pb.FetchRequest], Iterator[RowMessage]]
 """Fetches the rows of one split, like `Plans.fetch`."""
 
 
@@ -51,7 +52,7 @@ class SnapshotBuilderProcess:
 
         def serve(_verb: int, question: bytes) -> Iterator[bytes]:
             for batch in fetch(pb.FetchRequest.FromString(question)):
-                yield batch.SerializeToString()
+                yield batch.encoded()
 
         return BuiltFiles.decode(self._child.ask(Verb.PRESENT, request.encode(), serve, again=True))
 

@@ -15,6 +15,7 @@ from lakestore.limits import Limits
 from lakestore.model import times
 from lakestore.model.token import place_of, position_of
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.row_messages import ChangeMessage
 from lakestore_server.changes import snapshot
 from lakestore_server.changes import stream as feed
 from tests.support.served import SCHEMA, Served
@@ -123,7 +124,7 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
-    def changes(self, asked: pb.ChangesRequest) -> Iterator[pb.ChangeBatch]:
+    def changes(self, asked: pb.ChangesRequest) -> Iterator[ChangeMessage]:
         """As the server's, for a while."""
         self.starts.append(asked.start)
         for i, message in enumerate(self._transport.changes(asked)):

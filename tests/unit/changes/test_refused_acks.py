@@ -14,6 +14,7 @@ from lakestore.errors import Fenced, Unavailable, error_of
 from lakestore.model.token import LogPosition, Part, SharedPosition
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors
+from lakestore.wire.row_messages import ChangeMessage
 from lakestore_server.changes.sharing.group import SharedSubscriptions
 from tests.support.served import SCHEMA, Served
 from tests.support.sharing import Consumer, buckets, values
@@ -38,7 +39,7 @@ class Cut:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
-    def changes(self, request: pb.ChangesRequest) -> Iterator[pb.ChangeBatch]:
+    def changes(self, request: pb.ChangesRequest) -> Iterator[ChangeMessage]:
         """As the server's."""
         messages = self._transport.changes(request)
         try:

@@ -31,6 +31,7 @@ from lakestore.model.token import (
 )
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
+from lakestore.wire.row_messages import ChangeMessage
 from lakestore_server.files.checkpoint import subscription_list, subscription_of
 from lakestore_server.state.subscription import NO_CUT, Mark, MovedMark, Subscription, SubscriptionMove
 from tests.support.log_tierer import LogTierer
@@ -196,7 +197,7 @@ class Breaking:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._served.lake.transport, name)
 
-    def changes(self, request: pb.ChangesRequest) -> Iterator[pb.ChangeBatch]:
+    def changes(self, request: pb.ChangesRequest) -> Iterator[ChangeMessage]:
         """As the server's, for a while."""
         messages = self._served.lake.transport.changes(request)
         try:

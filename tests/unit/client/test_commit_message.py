@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from lakestore.model.varint import varint
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire.commit_message import ALIGNED, ROWS_MIN, CommitMessage, taken_apart
+from lakestore.wire.commit_message import CommitMessage, taken_apart
+from lakestore.wire.fields import ALIGNED, ROWS_MIN
 
 NAMES = st.text(max_size=40)
 SMALL = st.builds(

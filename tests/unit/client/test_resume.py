@@ -15,6 +15,7 @@ from lakestore.client.changes import ChangeBatch, DeliveredRows, ResumingStream
 from lakestore.errors import Unavailable
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.row_messages import ChangeMessage
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -30,7 +31,7 @@ class Breaking:
         answer: pb.HeadAnswer = self._transport.head(request)
         return answer
 
-    def changes(self, request: pb.ChangesRequest) -> Iterator[pb.ChangeBatch]:
+    def changes(self, request: pb.ChangesRequest) -> Iterator[ChangeMessage]:
         """As the server's, for a while."""
         for i, message in enumerate(self._transport.changes(request)):
             if i == self._after and self._times:

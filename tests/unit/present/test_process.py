@@ -14,6 +14,7 @@ import pytest
 from lakestore.errors import PlanExpired, Unavailable
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.row_messages import RowMessage
 from lakestore_server.snapshots.messages import Room
 from lakestore_server.snapshots.worker_client import SnapshotBuilderProcess
 from tests.support.presenting import Presenting, read, with_snapshot
@@ -84,7 +85,7 @@ def test_a_process_killed_in_the_middle_is_asked_once_more(
 ) -> None:
     killed: list[int] = []
 
-    def fetch(request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
+    def fetch(request: pb.FetchRequest) -> Iterator[RowMessage]:
         if not killed:
             assert process.pid
             killed.append(process.pid)
@@ -96,7 +97,7 @@ def test_a_process_killed_in_the_middle_is_asked_once_more(
     presenting.served.lake.table("a.t").upsert(pa.table({"id": pa.array([7], pa.int64()), "v": ["b"]}))
     again, _, _ = presenting.request("a.t")
 
-    def always(fetched: pb.FetchRequest) -> Iterator[pb.RowBatch]:
+    def always(fetched: pb.FetchRequest) -> Iterator[RowMessage]:
         killed.clear()
         return fetch(fetched)
 
@@ -112,7 +113,7 @@ def test_nobody_waits_for_a_start_while_a_table_is_presented(
 ) -> None:
     waited: list[bool] = []
 
-    def fetch(request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
+    def fetch(request: pb.FetchRequest) -> Iterator[RowMessage]:
         starting = threading.Thread(target=process.start, daemon=True)
         starting.start()
         starting.join(5)
@@ -126,7 +127,7 @@ def test_nobody_waits_for_a_start_while_a_table_is_presented(
 
 
 def test_an_error_of_the_fetch_is_the_answer(presenting: Presenting, process: SnapshotBuilderProcess) -> None:
-    def fetch(request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
+    def fetch(request: pb.FetchRequest) -> Iterator[RowMessage]:
         yield from list(presenting.served.verbs("Fetch").fetch(request))
         raise PlanExpired("the lease is over")
 
@@ -156,7 +157,7 @@ def test_the_process_ends_with_its_pipe_and_a_silent_one_is_ended(
     os.kill(stopped.pid, signal.SIGSTOP)
     request, _, _ = presenting.request("a.t")
 
-    def stop(fetched: pb.FetchRequest) -> Iterator[pb.RowBatch]:
+    def stop(fetched: pb.FetchRequest) -> Iterator[RowMessage]:
         assert stopped.pid
         os.kill(stopped.pid, signal.SIGSTOP)
         yield from presenting.served.verbs("Fetch").fetch(fetched)

@@ -10,7 +10,8 @@ import pytest
 
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.queries.sent_rows import NOWHERE, Place, ReceivedRows, RowMessage, SentRows
+from lakestore.wire.row_messages import RowMessage
+from lakestore_server.queries.sent_rows import NOWHERE, Place, ReceivedRows, SentRows
 
 SCHEMA = pa.schema(
     [

@@ -16,6 +16,7 @@ from lakestore.union.cut import Cut
 from lakestore.union.scan import Scan
 from lakestore.union.sql import run
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.row_messages import RowMessage
 from lakestore_server.files.new_segment import LOG_BATCH_ROWS
 from tests.support.condition_cases import SCHEMA, VALUES, Case, Row, comparisons, conditions, narrowed, rows, rows_of
 from tests.support.log_tierer import LogTierer
@@ -37,7 +38,7 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
-    def fetch(self, request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
+    def fetch(self, request: pb.FetchRequest) -> Iterator[RowMessage]:
         self.fetched.append(request)
         for message in self._transport.fetch(request):
             self.received += len(message.rows)

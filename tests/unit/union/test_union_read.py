@@ -48,6 +48,7 @@ from lakestore.union.lake_ranges import RowNumbers
 from lakestore.union.plan import TableScan, decode
 from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.row_messages import RowMessage
 
 USER = pa.schema(
     [
@@ -163,7 +164,7 @@ class Log:
             live_rows=len(live),
         )
 
-    def fetch(self, request: pb.FetchRequest, /) -> Iterator[pb.RowBatch]:
+    def fetch(self, request: pb.FetchRequest, /) -> Iterator[RowMessage]:
         self.fetched.append(request)
         assert request.live_only
         assert request.lease in self.leases
@@ -178,7 +179,7 @@ class Log:
             every = pa.RecordBatch.from_pylist(kept, schema=self.table.read_schema(list(condition.columns)))
             batch = batch.filter(pa.array(condition.mask(every)))
         data = ipc.encode(schema, [batch])
-        yield pb.RowBatch(rows=data, crc32c=ipc.crc32c(data))
+        yield RowMessage((data,), ipc.crc32c(data))
 
     def lookup(self, request: pb.LookupRequest, /) -> pb.RowBatch:
         self.looked_up += 1

@@ -20,6 +20,7 @@ from lakestore.union.cut import Cut
 from lakestore.union.sums import Sums
 from lakestore.union.verify import Verification, verify
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.row_messages import RowMessage
 from tests.unit.union.test_union_read import TABLE, Log, Warehouse
 
 Spoil = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -45,7 +46,7 @@ class Audited(Log):
             )  # fmt: skip
         return answer
 
-    def fetch(self, request: pb.FetchRequest, /) -> Iterator[pb.RowBatch]:
+    def fetch(self, request: pb.FetchRequest, /) -> Iterator[RowMessage]:
         if self.expired and request.start < self.tier_point[request.bucket]:
             raise PositionExpired("only in the lake")
         for message in super().fetch(request):
@@ -54,7 +55,7 @@ class Audited(Log):
             if self.spoil and request.bucket == 1 and request.live_start:
                 batch = self.spoil(batch)
             data = ipc.encode(batch.schema, [batch])
-            yield pb.RowBatch(rows=data, crc32c=ipc.crc32c(data))
+            yield RowMessage((data,), ipc.crc32c(data))
 
 
 @pytest.fixture
