@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from lakestore.client.producer import History, Producer, is_over
 from lakestore.client.retry import Backoff, seconds_to_deadline
 from lakestore.client.transport import PROCESS, Transport, message_bytes
-from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
+from lakestore.errors import Exhausted, Internal, Invalid, LakestoreError, Unavailable
 from lakestore.model.columns import AS_OF, KEEP_PREFIX, SYSTEM_TYPES
 from lakestore.model.table import Table
 from lakestore.rows import ipc, user
@@ -68,8 +68,17 @@ def _names(keep: Any) -> Keep:
     for name in named:
         if not isinstance(name, str):
             raise Invalid(f"keep= takes names of columns, not {name!r}")
+        _check_text("keep=", name)
     kept: Keep = named
     return kept
+
+
+def _check_text(what: str, text: Any) -> None:
+    """Raise `Invalid` for what is no text that a message may have."""
+    try:
+        text.encode()
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise Invalid(f"{what} takes text that UTF-8 can express, not {text!r}") from error
 
 
 def _column(what: str, values: Any, kind: pa.DataType, rows: int) -> pa.Array:
@@ -139,6 +148,13 @@ def _put_into(bundles: deque[_Bundle], pending: _Pending, bytes_max: int) -> Non
         bundles.append(_Bundle(pending))
 
 
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The rows as one batch, which a server takes without a copy; as they are if their dictionaries may differ."""
+    if len(batches) == 1 or ipc.has_dictionary(batches[0].schema):
+        return batches
+    return [pa.concat_batches(batches)]
+
+
 class Writer:
     """Writes rows of one table. Thread-safe. A context manager that flushes at its end."""
 
@@ -193,6 +209,7 @@ class Writer:
 
     def _put(self, kind: pb.ChangeKind.ValueType, data: Any, progress: str, keep: Keep = ()) -> None:
         PROCESS.check()
+        _check_text("progress=", progress)
         waiting: Any = None
         for part in (data,) if keep else user.streamed(data):
             if waiting is not None:
@@ -296,7 +313,7 @@ class Writer:
             raise self._failure
 
     def _is_over(self) -> bool:
-        return self._closing
+        return self._closing or self._failure is not None
 
     # The rest runs on the writer's thread, `_requests` on the stream's.
 
@@ -350,8 +367,19 @@ class Writer:
             self._stream += 1
             stream = self._stream
             self._resend = deque(self._unanswered)
-        while (request := self._next(stream)) is not None:
+        while (request := self._sendable(stream)) is not None:
             yield request
+
+    def _sendable(self, stream: int) -> CommitMessage | None:
+        """`_next`; None if it fails, and then the writer has failed. gRPC would take the exception for a lost
+        connection."""
+        try:
+            return self._next(stream)
+        except (pa.ArrowException, MemoryError) as error:
+            self._fail(Exhausted(f"the rows of a commit cannot be encoded: {error}"), is_ours=True)
+        except Exception as error:
+            self._fail(Internal(f"a defect of the writer: {error!r}"), is_ours=True)
+        return None
 
     def _next(self, stream: int) -> CommitMessage | None:
         with self._state:
@@ -363,25 +391,28 @@ class Writer:
                 return self._resend.popleft()
             if not self._fit():
                 return None
-            batches = self._buffer.popleft().parts
+            batches = self._buffer[0].parts
             self._share_until = time.monotonic() + SHARE_SECONDS
             progress = next((each.progress for each in reversed(batches) if each.progress), "")
             request = CommitMessage(self._producer.request([], progress))
+            self._buffer.popleft()
             self._unanswered.append(request)
             self._sent[request.sequence] = batches
             self._state.notify_all()
-        kind, marks, several = batches[0].kind, batches[0].marks, len(batches[0].batches) > 1
-        parts = [[batch] for batch in batches[0].batches] if several else [[p.batches[0] for p in batches]]
-        encoded = list[pb.Change]()
-        for number, part in enumerate(parts):
-            change, rows = change_beside(self._table, kind, part, marks)
-            encoded.append(change)
-            if rows:
-                request.rows[number] = rows
+        changes = self._encoded(batches)
         with self._state:
-            request.request.changes.extend(encoded)
+            for number, (change, rows) in enumerate(changes):
+                request.request.changes.append(change)
+                if rows:
+                    request.rows[number] = rows
             self._state.notify_all()
         return request
+
+    def _encoded(self, bundle: Sequence[_Pending]) -> list[tuple[pb.Change, Rows]]:
+        first = bundle[0]
+        several = len(first.batches) > 1
+        parts = [[batch] for batch in first.batches] if several else [_joined([each.batches[0] for each in bundle])]
+        return [change_beside(self._table, first.kind, part, first.marks) for part in parts]
 
     def _fit(self) -> bool:
         """Split the first bundle if the server of this stream takes smaller messages than the one it was filled for.
@@ -391,7 +422,7 @@ class Writer:
         try:
             cut = [piece for pending in self._buffer[0].parts for piece in self._cut(pending)]
         except Invalid as error:
-            self._fail(error)
+            self._fail(error, is_ours=True)
             return False
         self._held_bytes += sum(piece.nbytes for piece in cut) - self._buffer.popleft().nbytes
         bundles = deque[_Bundle]()
@@ -427,9 +458,11 @@ class Writer:
             with self._state:
                 self._doubtful.update(request.sequence for request in self._unanswered)
 
-    def _fail(self, error: LakestoreError) -> None:
+    def _fail(self, error: LakestoreError, *, is_ours: bool = False) -> None:
+        """End the writer. `is_ours` is a failure that no server has told, so earlier commits may still be applied."""
         with self._state:
-            if self._unanswered and self._unanswered[0].sequence in self._doubtful:
+            first = next(iter(self._unanswered), None)
+            if first is not None and (first.sequence in self._doubtful or (is_ours and first.request.changes)):
                 error.applied = "unknown"
             self._failure = error
             self._state.notify_all()

@@ -14,11 +14,12 @@ import lakestore as ls
 from lakestore.client import retry
 from lakestore.client import writer as client_writer
 from lakestore.client.producer import Producer
-from lakestore.client.writer import Writer
-from lakestore.errors import Exhausted, Fenced, Invalid, Unavailable
+from lakestore.client.writer import IN_FLIGHT_MAX, Writer
+from lakestore.errors import Exhausted, Fenced, Internal, Invalid, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import CommitMessage
 from tests.support.served import Served
+from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -45,6 +46,7 @@ class Gate:
         """One permit for each commit that was sent."""
         self.sizes: list[int] = []
         """Approximate bytes of each commit that was sent."""
+        self.sent: list[CommitMessage] = []
         self.failures: list[ls.LakestoreError] = []
 
     def write(self, requests: Iterator[CommitMessage]) -> Iterator[pb.CommitAnswer]:
@@ -59,6 +61,7 @@ class Gate:
         for request in requests:
             self.commits.release()
             self.sizes.append(request.nbytes)
+            self.sent.append(request)
             yield request
 
 
@@ -100,6 +103,97 @@ def test_small_rows_share_a_commit_while_another_is_unanswered(
     assert gate.commits.acquire(blocking=False) is bool(seconds)
     assert not gate.commits.acquire(blocking=False), "the nine rows behind the first share one"
     assert ids(table) == list(range(10))
+
+
+@pytest.mark.parametrize("length", [1, 200_000])
+def test_rows_of_several_calls_are_sent_as_one_batch(lake: ls.Lake, table: ls.Table, length: int) -> None:
+    """A server stores one batch as it was sent; several would be copied into one and encoded again."""
+    gate: Any = Gate(lake.transport)
+    writer = Writer(gate, table.definition, Producer())
+    for number in range(2 * IN_FLIGHT_MAX):  # so that some wait while the others are unanswered
+        writer.append([{"id": number, "v": "x" * length}])
+    gate.open.set()
+    writer.close()
+    assert ids(table) == list(range(2 * IN_FLIGHT_MAX))
+    parts = [message.rows_of(0) or pa.py_buffer(message.request.changes[0].rows) for message in gate.sent]
+    batches = [list(pa.ipc.open_stream(rows)) for rows in parts]
+    assert [len(each) for each in batches] == [1] * len(gate.sent)
+    assert any(each[0].num_rows > 1 for each in batches), "some calls share a commit"
+
+
+def test_rows_that_cannot_be_encoded_end_the_writer(
+    lake: ls.Lake, table: ls.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise pa.ArrowMemoryError("no room")
+
+    monkeypatch.setattr(client_writer, "change_beside", refused)
+    writer = Writer(lake.transport, table.definition, Producer())
+    writer.append([{"id": 1, "v": "x"}])
+    with lake.within(20), pytest.raises(Exhausted, match="cannot be encoded: no room"):
+        writer.flush()
+    assert len(writer.unconfirmed) == 1
+    writer.close()
+    assert not ids(table)
+
+
+@pytest.mark.parametrize("given", [{"progress": 42}, {"progress": "\udcff.csv"}, {"keep": ["\ud800"]}])
+def test_what_no_message_can_have_is_refused_at_the_call(lake: ls.Lake, given: dict[str, Any]) -> None:
+    keyed = lake.create_table("a.keyed", SCHEMA, primary_key=["id"], buckets=1)
+    with Writer(lake.transport, keyed.definition, Producer()) as writer:
+        with pytest.raises(Invalid, match="takes text"):
+            writer.upsert([{"id": 1, "v": "x"}], **given)
+        writer.upsert([{"id": 2, "v": "x"}])
+    assert ids(keyed) == [2]
+
+
+@pytest.mark.parametrize("step", ["request", "_encoded"])
+def test_a_defect_of_the_writer_loses_no_row_and_ends_it(
+    lake: ls.Lake, table: ls.Table, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a step fails")
+
+    monkeypatch.setattr({"request": Producer, "_encoded": Writer}[step], step, broken)
+    writer = Writer(lake.transport, table.definition, Producer())
+    writer.append([{"id": 1, "v": "x"}])
+    with lake.within(20), pytest.raises(Internal, match="a step fails") as failed:
+        writer.flush()
+    assert failed.value.applied == "no"
+    assert len(writer.unconfirmed) == 1
+    writer.close()
+    assert not ids(table)
+
+
+def test_a_commit_that_is_on_its_way_may_be_applied_when_the_next_cannot_be_encoded(
+    lake: ls.Lake, table: ls.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate: Any = Gate(lake.transport)
+    writer = Writer(gate, table.definition, Producer())
+    writer.append([{"id": 1, "v": "x"}])
+    assert gate.commits.acquire(timeout=30)
+
+    def refused(*_: object) -> None:
+        raise pa.ArrowMemoryError("no room")
+
+    monkeypatch.setattr(client_writer, "change_beside", refused)
+    writer.append([{"id": 2, "v": "x" * client_writer.SHARE_BYTES}])
+    with lake.within(20), pytest.raises(Exhausted, match="no room") as failed:
+        writer.flush()
+    assert failed.value.applied == "unknown"
+    gate.open.set()
+    writer.close()
+    until(lambda: [batch.column("id").to_pylist() for batch in writer.unconfirmed] == [[2]], "the answer to the first")
+    assert ids(table) == [1]
+
+
+def test_batches_with_dictionaries_stay_as_they_are() -> None:
+    """Each batch of a stream may have dictionaries of its own."""
+    batches = [pa.record_batch([pa.array([text]).dictionary_encode()], names=["v"]) for text in ("a", "b")]
+    assert client_writer._joined(batches) == batches
+    plain = [pa.record_batch([pa.array([text])], names=["v"]) for text in ("a", "b")]
+    assert client_writer._joined(plain) == [pa.concat_batches(plain)]
+    assert client_writer._joined(plain[:1])[0] is plain[0]
 
 
 def test_what_cannot_grow_waits_for_nothing(lake: ls.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
