@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,8 @@ from lakestore.v1 import lakestore_pb2 as pb
 
 SPLIT_ROWS = 1 << 20
 """Default number of offsets of one fetch."""
+DEFINITIONS_KEPT = 64
+"""The last definitions are kept as they were read: a plan has the definition of each of its tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,14 +225,17 @@ def fetch_request(
     )
 
 
+_definition = lru_cache(DEFINITIONS_KEPT)(Table.from_json)
+
+
 def _table(part: pb.TablePlan) -> TableScan:
-    table = Table.from_json(part.definition)
+    table = _definition(part.definition)
     scan = TableScan(
         table=table,
         metadata_location=part.metadata_location,
         snapshot_id=part.snapshot_id,
         buckets=tuple(_bucket(bucket) for bucket in sorted(part.buckets, key=lambda bucket: bucket.bucket)),
-        lake_table=Table.from_json(part.lake_definition) if part.lake_definition else table,
+        lake_table=_definition(part.lake_definition) if part.lake_definition else table,
         lake_beyond=part.lake_beyond,
         tier=_tier(part.tier) if part.HasField("tier") else None,
     )

@@ -19,7 +19,7 @@ from lakestore.errors import Invalid
 from lakestore.model.names import suggestion
 from lakestore.rows.literals import short
 from lakestore.union import sql_functions as lists
-from lakestore.union.sql_text import past_hint
+from lakestore.union.sql_text import KEPT_CHARS_MAX, TEXTS_KEPT, past_hint
 
 CLOSED = {
     "python_enable_replacements": "false",
@@ -132,8 +132,7 @@ def constant(engine: Any, text: str) -> Any:
 def _statement(engine: Any, text: str) -> dict[str, Any]:
     """The tree of a text that is exactly one query."""
     try:
-        (answer,) = parser(engine).cursor().execute(_PARSE, [text]).fetchone()
-        found = json.loads(answer)
+        found = json.loads((_kept_json if len(text) <= KEPT_CHARS_MAX else _json)(engine, text))
     except (engine.Error, ValueError, RecursionError) as error:
         raise Invalid("the query failed: its text cannot be read, or nests too deep") from error
     if found["error"]:
@@ -145,6 +144,16 @@ def _statement(engine: Any, text: str) -> dict[str, Any]:
         raise Invalid(f"the query failed: the text has {len(found['statements'])} statements, only one is run")
     statement: dict[str, Any] = found["statements"][0]
     return statement
+
+
+def _json(engine: Any, text: str) -> str:
+    """The tree of a text as DuckDB writes it."""
+    (answer,) = parser(engine).cursor().execute(_PARSE, [text]).fetchone()
+    return str(answer)
+
+
+_kept_json = lru_cache(TEXTS_KEPT)(_json)
+"""Keeps texts and not trees: the tree of a thousand characters takes some megabytes."""
 
 
 @lru_cache(maxsize=1)

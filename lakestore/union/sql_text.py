@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import sqlglot
@@ -19,6 +20,10 @@ from lakestore.errors import Invalid
 from lakestore.union.sql_functions import OWN_SCHEMAS
 
 TEXT_CHARS_MAX = 1 << 20
+TEXTS_KEPT, KEPT_CHARS_MAX = 64, 1_024
+"""Programs send the same texts again and again, and reading one takes as long as a small query: so many of the last
+texts are kept as they were read, if they are no longer than this.
+"""
 PAST = "__lakestore_at_"
 """The schema prefix of tables at a past cut; the cut's number follows."""
 _MASK = "__lakestore_parameter_"
@@ -52,6 +57,7 @@ class Statement:
 
     text: str
     tree: exp.Expr
+    """Nobody changes it: queries of the same text share it."""
     explained: bool = False
     """Whether to explain the query instead of running it."""
     past: tuple[tuple[str, str], ...] = ()
@@ -71,6 +77,10 @@ def statement(text: str) -> Statement:
     """Parses a text. Raises `Invalid` unless it is one statement."""
     if len(text) > TEXT_CHARS_MAX:
         raise Invalid(f"the query has {len(text)} characters; at most {TEXT_CHARS_MAX} are read")
+    return _kept_statement(text) if len(text) <= KEPT_CHARS_MAX else _statement(text)
+
+
+def _statement(text: str) -> Statement:
     text = _numbered(_without_end(text))
     if shown := _SHOW.fullmatch(text):
         text = _shown(shown[1].upper(), shown[2])
@@ -81,6 +91,9 @@ def statement(text: str) -> Statement:
     tree = _parsed(text)
     names = [name for name in table_names(tree) if not name.startswith(PAST)]
     return Statement(text, tree, explained is not None, tuple(past), tuple(names))
+
+
+_kept_statement = lru_cache(TEXTS_KEPT)(_statement)
 
 
 def parameter_places(text: str) -> list[tuple[int, int, int]]:
