@@ -23,8 +23,9 @@ Positions = npt.NDArray[np.int64]
 """Row numbers in a data file, sorted and distinct."""
 
 _MAGIC = b"PFA1"
-_GAP = b"\0"
-"""A byte before each blob. DuckDB 1.5 returns wrong bytes for a range that touches two ranges in its cache."""
+_FILLED_BYTES_MAX = 1 << 20
+"""DuckDB 1.5 returns wrong bytes for a range that touches two ranges in its cache. It reads on to the next such range
+if the gap is not longer than what it reads, and at most so many bytes."""
 _TAIL = struct.Struct("<iI4s")
 """The end of a file: bytes of the footer's JSON, flags, magic number."""
 _COMPRESSED = 1
@@ -56,10 +57,11 @@ def positions(data: bytes, name: str) -> Positions:
 
 def puffin(vectors: Sequence[tuple[str, Positions]]) -> tuple[bytes, list[tuple[int, int]]]:
     """A Puffin file of the vectors of these data files, and begin and length of each vector in it."""
-    out, blobs, places = bytearray(_MAGIC), [], []
+    out, blobs, places = bytearray(_MAGIC), [], list[tuple[int, int]]()
     for path, held in vectors:
         made = vector(held)
-        out += _GAP
+        before = places[-1][1] if places else len(_MAGIC)
+        out += bytes(min(before, _FILLED_BYTES_MAX) + 1)
         places.append((len(out), len(made)))
         said = {_REFERENCED: path, "cardinality": str(len(held))}
         blob = {"type": _VECTOR, "fields": [_POSITION_ID], "snapshot-id": -1, "sequence-number": -1}

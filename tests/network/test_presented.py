@@ -13,6 +13,8 @@ from typing import Any
 
 import duckdb
 import httpx
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from duckdb_extensions import import_extension
@@ -121,6 +123,31 @@ def test_duckdb_takes_each_vector_of_a_file_from_its_place_in_any_order(shop: Sh
     for token in (*reversed(found), *found):
         assert duck.read(f"at:{token}", "shop.parted") == found[token]
     shop.lake.drop_table("shop.parted")
+
+
+def test_duckdb_takes_large_vectors_of_a_file_from_their_places(shop: Shop, duck: DuckDb) -> None:
+    """DuckDB 1.5 reads on to the next range that it keeps if the gap is not longer than what it reads, up to 1 MB."""
+    sizes = (100_000, 100_000, 5_000)
+    parted = {"format_version": 3, "partition_by": ["p"]}
+    schema = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("p", pa.int64())])
+    table = shop.lake.create_table("shop.large", schema, primary_key=["id"], buckets=1, lake=parted)
+    parts = np.repeat(np.arange(len(sizes)), sizes)
+    ids = np.arange(len(parts))
+
+    def write(some: npt.NDArray[np.int64], v: int) -> str:
+        columns = [some, np.full(len(some), v), parts[some]]
+        return str(table.upsert(pa.table(columns, schema=schema)))
+
+    write(ids, 0)
+    assert duck.read("now-v3", "shop.large").count == len(ids)
+    chance, rows = np.random.default_rng(37), dict.fromkeys(ids.tolist(), 0)
+    for v in range(1, 6):
+        some = np.flatnonzero(chance.random(len(ids)) < 0.2)
+        token = write(some, v)
+        rows |= dict.fromkeys(some.tolist(), v)
+        assert duck.read("now-v3", "shop.large") == Sums.of_values(rows)
+        assert duck.read(f"at:{token}", "shop.large") == Sums.of_values(rows)
+    shop.lake.drop_table("shop.large")
 
 
 def test_what_is_written_with_stock_engines_is_refused_by_a_sentence(shop: Shop, duck: DuckDb) -> None:
