@@ -36,7 +36,7 @@ from tests.support.waiting import until
 
 EVENTS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
 GROUP = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "200"}
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from tests.support.bridge_process import BridgeProcess
 from tests.support.seeds import serial
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("at", pa.string())])
 GROUP = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "200"}
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)

@@ -25,7 +25,7 @@ from tests.support.seeds import serial
 
 COLUMNS = (ColumnSpec("id", "int64", required=True), ColumnSpec("amount", "int64"))
 IDS = 20
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
 
 @dataclass

@@ -15,7 +15,7 @@ from lakestore.kafka.bridge.bridge import Bridge
 from tests.support.debezium_shop import COLUMN_STEPS, DDL
 from tests.support.debezium_source import DebeziumSource
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 TABLES = (
     "app.kitchen",
     "app.comp",

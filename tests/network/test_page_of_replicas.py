@@ -20,7 +20,7 @@ from tests.support.documents import ON_REPLICAS, REPLICAS, ROOT, Part, Reader, b
 from tests.support.seeds import serial
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 PAGE = ROOT / ON_REPLICAS
 PORT = re.compile(r"\b73\d\d\b")
 LEADER = "./a"
