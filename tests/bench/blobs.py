@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 import lakestore
-from lakestore.client import writer
 from tests.bench.peers.contestants import kafka
 
 ROW_BYTES, BATCH_ROWS = 1_000, 1_000
@@ -31,16 +30,12 @@ def batch_of(rows: Sequence[bytes]) -> pa.RecordBatch:
 
 
 def appended(table: lakestore.Table, batches: Sequence[pa.RecordBatch], count: int) -> float:
-    """Rows a second of so many batches, each a commit, until the last is durable."""
-    commit_rows, writer.COMMIT_ROWS_MAX = writer.COMMIT_ROWS_MAX, batches[0].num_rows
-    try:
-        began = time.perf_counter()
-        with table.writer() as out:
-            for number in range(count):
-                out.append(batches[number % len(batches)])
-        return float(count * batches[0].num_rows) / (time.perf_counter() - began)
-    finally:
-        writer.COMMIT_ROWS_MAX = commit_rows
+    """Rows a second of so many batches, until the last is durable."""
+    began = time.perf_counter()
+    with table.writer() as out:
+        for number in range(count):
+            out.append(batches[number % len(batches)])
+    return float(count * batches[0].num_rows) / (time.perf_counter() - began)
 
 
 def sent(address: str, topic: str, batches: Sequence[Sequence[bytes]]) -> float:

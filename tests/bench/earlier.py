@@ -13,7 +13,7 @@ SAME = 0.15
 
 def ratios_of(row: Mapping[str, Any]) -> dict[str, float]:
     """Each other system and its ratio in a row."""
-    return {name: value["ratio"] for name, value in row["values"].items() if value["ratio"]}
+    return {name: value["ratio"] for name, value in row["values"].items() if value["ratio"] is not None}
 
 
 def ratios_before(file: Path, what: str) -> dict[str, Any] | None:
@@ -28,8 +28,8 @@ def ratios_before(file: Path, what: str) -> dict[str, Any] | None:
 
 
 def lines(contest: Mapping[str, Any]) -> Iterator[str]:
-    """One line that compares the ratios of this run with those of the run before. It names those that differ by more
-    than `SAME`."""
+    """One line that compares this run with the run before. The line names each ratio that differs by more than
+    `SAME`."""
     before = contest.get("earlier")
     if before is None:
         return

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.bench import earlier
+from tests.bench.earlier import ratios_of
+from tests.bench.peers.contest import advantage
 
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 MET = {True: "yes", False: "**no**", None: "–"}
@@ -104,30 +106,46 @@ def _contest(contest: Mapping[str, Any]) -> Iterator[str]:
     yield f"| work | {' | '.join(names)} |"
     yield "|---" * (len(names) + 1) + "|"
     for row in contest["rows"]:
-        cells = (_cell(row["values"].get(name), row["digits"]) for name in names)
+        cells = (_cell(row, name) for name in names)
         yield f"| {row['name']}, {row['unit']} | {' | '.join(cells)} |"
     yield ""
-    yield from _behind(contest["rows"], names)
+    yield from _behind(contest["rows"])
     yield from earlier.lines(contest)
     for each in contest["contestants"]:
         yield from _contestant(each)
 
 
-def _behind(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Iterator[str]:
+def _behind(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """One line for each cause: the rows in which another system is ahead, as far as the two digits of a cell show."""
     by_cause: dict[str, list[str]] = {}
     for row in rows:
-        if any(round(row["values"].get(name, {}).get("ratio") or 1, 2) < 1 for name in names):
+        if any(round(ratio, 2) < 1 for ratio in ratios_of(row).values()):
             by_cause.setdefault(row["cause"] or UNKNOWN_CAUSE, []).append(row["name"])
     for cause, behind in by_cause.items():
         yield f"- **Behind** in {'; '.join(behind)}. {cause}"
 
 
-def _cell(value: Mapping[str, Any] | None, digits: int) -> str:
+def _cell(row: Mapping[str, Any], name: str) -> str:
+    value = row["values"].get(name)
     if value is None:
         return "–"
-    ratio = "" if value["ratio"] is None else f", **{value['ratio']:.2f}x**"
-    return f"{value['median']:,.{digits}f} ({value['spread']:.0%}){ratio}"
+    ratio = "" if value["ratio"] is None else f", {ratio_text(row, name, '**')}"
+    return f"{value['median']:,.{row['digits']}f} ({value['spread']:.0%}){ratio}"
+
+
+def ratio_text(row: Mapping[str, Any], name: str, mark: str = "") -> str:
+    """The ratio of a row between Lakestore and the system `name`, such as `1.40x`. Above 1 Lakestore was better.
+
+    `mark` is written before and behind the ratio, for instance `**` for bold print. If Lakestore was better in some
+    rounds and worse in others, the lowest and the highest ratio of a round are added: `1.10x (0.90 to 1.30)`.
+    """
+    theirs = row["values"][name]
+    ours = next(iter(row["values"].values()))["rounds"]
+    found = (advantage(row["better"], *each) for each in zip(ours, theirs["rounds"], strict=False))
+    ratios = [ratio for ratio in found if ratio is not None]
+    is_open = ratios and round(min(ratios), 2) < 1 < round(max(ratios), 2)
+    span = f" ({min(ratios):.2f} to {max(ratios):.2f})" if is_open else ""
+    return f"{mark}{theirs['ratio']:.2f}x{mark}{span}"
 
 
 def _contestant(each: Mapping[str, Any]) -> Iterator[str]:

@@ -90,7 +90,7 @@ def _fetched(lake: lakestore.Lake, name: str, columns: list[str]) -> tuple[float
         for bucket in plan.buckets:
             request = pb.FetchRequest(table_uuid=uuid, bucket=bucket.bucket, end=bucket.head, columns=columns)
             for answer in lake.transport.fetch(request):
-                size += answer.ByteSize()
+                size += len(answer.rows)
                 with pa.ipc.open_stream(answer.rows) as reader:
                     found += sum(batch.num_rows for batch in reader)
         runs.append(found / (time.perf_counter() - began))

@@ -10,7 +10,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -39,10 +39,18 @@ _LOGGING = """<Configuration>
 class Connect:
     """One Connect process; its topics are in the broker at `bootstrap`. A context manager."""
 
-    def __init__(self, folder: Path, bootstrap: str, *, jars: Path | None = None) -> None:
-        """`jars` is a folder with Connect and its connectors; Debezium's PostgreSQL connector by default."""
+    def __init__(
+        self,
+        folder: Path,
+        bootstrap: str,
+        *,
+        jars: Path | None = None,
+        options: Sequence[str] = ("-Xmx512m", *SHORT_LIVED),
+    ) -> None:
+        """`jars` is a folder with Connect and its connectors; Debezium's PostgreSQL connector by default. `options` are
+        the JVM's."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._port = folder, free_ports(1)[0]
+        self._folder, self._port, self._options = folder, free_ports(1)[0], options
         self._jars = jars or fetch("connect", VERSION, _COORDINATES)
         settings = {
             "bootstrap.servers": bootstrap,
@@ -59,7 +67,7 @@ class Connect:
 
     def start(self) -> None:
         """Start the process, and wait until its REST port answers."""
-        command = [java(), "-Xmx512m", *SHORT_LIVED, f"-Dlog4j2.configurationFile={self._folder / 'log4j2.xml'}"]
+        command = [java(), *self._options, f"-Dlog4j2.configurationFile={self._folder / 'log4j2.xml'}"]
         command += ["-cp", f"{self._jars}/*", _MAIN]
         command.append(str(self._folder / "connect.properties"))
         self._process = Process("Kafka Connect", command, self._folder / "log")

@@ -53,9 +53,10 @@ def main(names: tuple[str, ...], rounds: int, scale: float, dry: bool) -> None:
 
 def _is_done(name: str, rounds: int, scale: float, *, is_dry: bool) -> bool:
     """Run a workload and write its table. False, with the error on stderr, if it failed: the next ones go on."""
-    one, folder = workload(name), Path(tempfile.mkdtemp(prefix="lakestore-peers-"))
+    folder = Path(tempfile.mkdtemp(prefix="lakestore-peers-"))
     start = report.RunStart(f'make bench peers ARGS="{name}"')
     try:
+        one = workload(name)
         found = contest.outcome(one, folder, rounds=rounds, scale=scale)
     except Exception:
         traceback.print_exc()

@@ -4,12 +4,13 @@
   all of them.
 - The first contestant is Lakestore. A ratio says how many times better Lakestore's median is than another's.
 - A workload whose systems are not warm after `prepare` begins with rounds that do not count.
-- A contestant that cannot be had is listed as missing, with what was tried. One that fails keeps the rounds that it has
-  done, and the failure is listed.
+- A contestant that cannot be had is listed as missing, with what was tried. One that fails has no figures, and the
+  failure is listed.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import time
@@ -120,7 +121,8 @@ def outcome(workload: Workload, folder: Path, *, rounds: int = ROUNDS, scale: fl
         for number, player in enumerate(players):
             _enter(player, workload, stack, folder / str(number), scale)
         for number in range(workload.warm_rounds + rounds):
-            turns = [player for player in (reversed(players) if number % 2 else players) if player.plays]
+            is_backwards = (number - workload.warm_rounds) % 2
+            turns = [player for player in (reversed(players) if is_backwards else players) if player.plays]
             for player in turns:
                 _play(player, workload, number)
             if number >= workload.warm_rounds:
@@ -151,6 +153,7 @@ def _enter(player: _Player, workload: Workload, stack: ExitStack, folder: Path, 
 
 
 def _play(player: _Player, workload: Workload, number: int) -> None:
+    os.sync()  # a sync of this system does not wait for what another one has left in the page cache
     began, counted = time.monotonic(), number - workload.warm_rounds
     name = f"round {counted + 1}" if counted >= 0 else "a round to warm up"
     try:
@@ -169,7 +172,7 @@ def _row(measure: Measure, players: Sequence[_Player]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for player in players:
         rounds = [turn[measure.name] for turn in player.turns if measure.name in turn]
-        if rounds:
+        if rounds and player.plays:
             values[player.contestant.name] = summary(rounds)
     ours = values.get(players[0].contestant.name)
     for value in values.values():

@@ -23,7 +23,7 @@ from tests.bench import dots, earlier, headlines, page, report
 from tests.bench.__main__ import GROUPS
 from tests.bench.peers import __main__ as command
 from tests.bench.peers import contest
-from tests.bench.peers.contest import LESS, Contestant, Failed, Measure, Missing, Setting, Workload
+from tests.bench.peers.contest import LESS, MORE, Contestant, Failed, Measure, Missing, Setting, Workload
 from tests.bench.report import Figure, Part, Run
 
 PACE = {"hashed": 1_500.0, "gathered": 9.0, "synced": 400.0}
@@ -80,7 +80,7 @@ def test_turns_alternate_and_each_round_has_every_system(tmp_path: Path) -> None
 
 def test_rounds_that_warm_the_systems_up_do_not_count(tmp_path: Path) -> None:
     found = outcome(tmp_path, contestant("theirs"), warm=1, rounds=2)
-    assert found["order"] == [["theirs", "ours"], ["ours", "theirs"]]
+    assert found["order"] == [["ours", "theirs"], ["theirs", "ours"]]
     assert found["rows"][0]["values"]["ours"]["rounds"] == [300.0, 200.0]
     lines = list(page.table(report.table("Work", RUN, {"contest": found})))
     assert lines[2] == "They work. Rounds before the counted ones, to warm the systems up: 1."
@@ -106,10 +106,10 @@ def test_a_system_that_cannot_be_had_is_named_with_what_was_tried(tmp_path: Path
     assert "| work | ours | theirs |" in lines
 
 
-def test_a_system_that_fails_keeps_its_rounds_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_system_that_fails_has_no_figures_and_the_others_go_on(tmp_path: Path) -> None:
     found = outcome(tmp_path, contestant("weak"), contestant("theirs"))
     assert found["order"][1:] == [["theirs", "weak", "ours"], ["ours", "theirs"]]
-    assert found["rows"][0]["values"]["weak"]["rounds"] == [50.0]
+    assert list(found["rows"][0]["values"]) == ["ours", "theirs"]
     lines = "\n".join(page.table(report.table("Work", RUN, {"contest": found})))
     assert "**Failed**: in round 2: out of memory" in lines
 
@@ -131,6 +131,14 @@ def test_the_page_shows_the_run_the_cells_and_where_we_are_behind(tmp_path: Path
     assert "| time, ms | 20.0 (100%) | 5.0 (40%), **0.25x** | – |" in lines
     assert "- **Behind** in time. We wait for the disk." in lines
     assert "- **theirs** 1.0. It syncs. `linger.ms=5` (its manual)" in lines
+
+
+@pytest.mark.parametrize(("better", "shown"), [(MORE, "**2.00x** (0.50 to 2.00)"), (LESS, "**0.50x** (0.50 to 2.00)")])
+def test_a_ratio_without_a_winner_shows_both_ends(better: str, shown: str) -> None:
+    values: dict[str, Any] = {"ours": contest.summary([100, 200, 200]), "theirs": contest.summary([200, 100, 100])}
+    ratio = contest.advantage(better, values["ours"]["median"], values["theirs"]["median"])
+    values["theirs"]["ratio"] = ratio
+    assert page.ratio_text({"better": better, "values": values}, "theirs", "**") == shown
 
 
 def test_the_page_names_ratios_that_a_second_run_did_not_repeat(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.SplittableRandom;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicLong;
@@ -14,6 +15,7 @@ import java.util.concurrent.atomic.AtomicReference;
 import org.apache.fluss.client.Connection;
 import org.apache.fluss.client.ConnectionFactory;
 import org.apache.fluss.client.admin.Admin;
+import org.apache.fluss.client.lookup.LookupResult;
 import org.apache.fluss.client.lookup.Lookuper;
 import org.apache.fluss.client.table.Table;
 import org.apache.fluss.client.table.scanner.Scan;
@@ -221,9 +223,13 @@ public final class FlussClient {
 
     private long check(String name, long keys, long count) throws Exception {
         Lookuper lookuper = table(name).newLookup().createLookuper();
-        long rows = 0;
+        List<CompletableFuture<LookupResult>> asked = new ArrayList<>();
         for (long i = 0; i < count; i++) {
-            rows += lookuper.lookup(wanted(chance.nextLong(keys))).get().getSingletonRow() != null ? 1 : 0;
+            asked.add(lookuper.lookup(wanted(chance.nextLong(keys))));
+        }
+        long rows = 0;
+        for (CompletableFuture<LookupResult> answer : asked) {
+            rows += answer.get().getSingletonRow() != null ? 1 : 0;
         }
         return rows;
     }
@@ -361,6 +367,7 @@ public final class FlussClient {
         follow.await();
         long began = System.nanoTime();
         append("random", name, count);
+        appends(name).flush();
         for (Thread reader : readers) {
             reader.join();
         }

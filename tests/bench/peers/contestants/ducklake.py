@@ -31,7 +31,8 @@ RETRIES = Setting(
     "100",
     "DuckLake's error advises it: with 10, as shipped, four of eight writers failed in a run of 29 November 2026",
 )
-"""The waits between tries are as shipped: 100 ms, growing by 1.5."""
+"""The waits between tries are as shipped: 100 ms, growing by 1.5. In a trial of 29 November 2026 waits of 5, 10 and
+25 ms gave the same rates."""
 _MERGE = "WHEN MATCHED THEN UPDATE WHEN NOT MATCHED THEN INSERT"
 
 

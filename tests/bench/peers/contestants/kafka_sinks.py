@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import lakestore
@@ -25,7 +24,7 @@ from lakestore_spark.session import RUNTIME, session
 from lakestore_tiering.service import Tierer
 from tests.bench.peers.contest import Contestant, Missing, Setting
 from tests.bench.peers.contestants import spark_iceberg
-from tests.bench.peers.contestants.kafka import PeerBroker
+from tests.bench.peers.contestants.kafka import SERVER, PeerBroker
 from tests.support.bridge_process import BridgeProcess
 from tests.support.connect import Connect
 from tests.support.process import ServerProcess
@@ -50,7 +49,6 @@ SPARK_JARS = (
     "org.apache.commons:commons-pool2:2.12.1",
 )
 """Spark's source for Kafka. Maven Central has no build of it for Spark 4.1.4; this one is for an earlier 4.1."""
-TRIGGER = Setting("trigger", "processingTime 1 second", "Iceberg's page of streaming advises a minute: this is for lag")
 COMMITS = Setting("iceberg.control.commit.interval-ms", "1000", "Iceberg's page of the sink: 300,000; this is for lag")
 TASKS = Setting("tasks.max", str(PARTITIONS), "as many as partitions")
 
@@ -106,11 +104,15 @@ class Bridge(Source):
             tierer.run_once(f"bench.{table}")
 
     def rows(self, table: str) -> int:
-        """The rows that a query sees."""
+        """The rows that a query would see, as the server counts them."""
         try:
             return self._lake.table(f"bench.{table}").scan().count()
         except NotFound:
             return 0
+
+    def counted(self, table: str) -> int:
+        """The rows that a query counts."""
+        return int(self._lake.sql(f"SELECT count(order_id) FROM bench.{table}").to_arrow().column(0)[0].as_py())
 
     def files(self, table: str) -> int:
         """The data files in the lake."""
@@ -138,7 +140,19 @@ class PlainTables(Source):
         self.spark.sql(f"CREATE TABLE {self.catalog}.bench.{table} ({SQL_TYPES}) USING iceberg")
 
     def rows(self, table: str) -> int:
-        """The rows that a query sees."""
+        """The rows of the newest snapshot, by its file of metadata."""
+        metadata = self.folder / "tables" / "bench" / table / "metadata"
+        try:
+            version = (metadata / "version-hint.text").read_text().strip()
+            document = json.loads((metadata / f"v{version}.metadata.json").read_text())
+        except FileNotFoundError:  # the sink has not made the table yet
+            return 0
+        snapshots = {each["snapshot-id"]: each for each in document.get("snapshots", ())}
+        newest = snapshots.get(document.get("current-snapshot-id"))
+        return int(newest["summary"]["total-records"]) if newest else 0
+
+    def counted(self, table: str) -> int:
+        """The rows that a query counts."""
         return self._count(f"{self.catalog}.bench.{table}")
 
     def files(self, table: str) -> int:
@@ -146,10 +160,7 @@ class PlainTables(Source):
         return self._count(f"{self.catalog}.bench.{table}.files")
 
     def _count(self, name: str) -> int:
-        try:
-            return int(self.spark.sql(f"SELECT count(*) FROM {name}").collect()[0][0])
-        except AnalysisException:  # the sink has not made it yet
-            return 0
+        return int(self.spark.sql(f"SELECT count(*) FROM {name}").collect()[0][0])
 
 
 class SparkJob(PlainTables):
@@ -170,7 +181,7 @@ class SparkJob(PlainTables):
         rows = source.selectExpr(f"from_json(CAST(value AS STRING), '{SQL_TYPES}') AS row").select("row.*")
         checkpoint = str(self.folder / f"checkpoint-{table}")
         writer = rows.writeStream.format("iceberg").option("checkpointLocation", checkpoint)
-        query = writer.trigger(processingTime="1 second").toTable(f"{self.catalog}.bench.{table}")
+        query = writer.toTable(f"{self.catalog}.bench.{table}")
         try:
             yield
         finally:
@@ -235,7 +246,10 @@ def _spark_job(folder: Path) -> Iterator[SparkJob]:
 @contextmanager
 def _connect_sink(folder: Path) -> Iterator[ConnectSink]:
     jars = fetch("iceberg-sink", ICEBERG, SINK_JARS)
-    with PeerBroker(folder / "kafka", {}) as broker, Connect(folder, broker.address, jars=jars) as connect:
+    with (
+        PeerBroker(folder / "kafka", {}) as broker,
+        Connect(folder, broker.address, jars=jars, options=("-Xms256M", "-Xmx2G", *SERVER)) as connect,
+    ):
         yield ConnectSink(broker, folder, "sunk", connect)
 
 
@@ -252,8 +266,12 @@ SPARK = Contestant(
     f"Iceberg {ICEBERG} on Spark {spark_iceberg.spark_version()}, source for Kafka {SPARK_KAFKA}",
     _spark_job,
     NOT_SYNCED,
-    (*spark_iceberg.SPARK, TRIGGER),
+    spark_iceberg.SPARK,
 )
 CONNECT = Contestant(
-    "Kafka Connect's Iceberg sink", f"{ICEBERG}, Connect 4.3.0", _connect_sink, NOT_SYNCED, (TASKS, COMMITS)
+    "Kafka Connect's Iceberg sink",
+    f"{ICEBERG}, Connect 4.3.0",
+    _connect_sink,
+    NOT_SYNCED,
+    (TASKS, COMMITS, Setting("JVM", "-Xms256M -Xmx2G, G1", "bin/connect-distributed.sh and kafka-run-class.sh")),
 )

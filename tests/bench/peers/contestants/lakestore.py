@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import lakestore
 from lakestore.release import RELEASE
 from tests.bench.blobs import appended, batch_of
-from tests.bench.growth.keyed import producer
 from tests.bench.growth.rows import BATCH_ROWS as KEYED_BATCH_ROWS
 from tests.bench.growth.rows import Rows, mixed_numbers
 from tests.bench.peers.contest import Contestant, Failed, paced, percentiles
@@ -60,7 +61,7 @@ class Lakestore:
     def insert(self, name: str, first: int, count: int) -> float:
         """Seconds of inserts of the keys of so many numbers from the first on, until all are durable."""
         began = time.perf_counter()
-        with producer(self.lake.table(f"bench.{name}")) as out:
+        with self.lake.table(f"bench.{name}").writer() as out:
             for start in range(first, first + count, KEYED_BATCH_ROWS):
                 end = min(start + KEYED_BATCH_ROWS, first + count)
                 out.upsert(self._rows.of(np.arange(start, end, dtype=np.int64)))
@@ -69,7 +70,7 @@ class Lakestore:
     def update(self, name: str, kind: str, keys: int, seconds: float) -> tuple[int, float]:
         """Rows and seconds of updates, until all are durable."""
         began, rows = time.perf_counter(), 0
-        with producer(self.lake.table(f"bench.{name}")) as out:
+        with self.lake.table(f"bench.{name}").writer() as out:
             while time.perf_counter() - began < seconds:
                 batch = self._rows.of(self._numbers(kind, keys))
                 out.upsert(batch.select(["id", "score"]) if kind == "partial" else batch)
@@ -171,9 +172,12 @@ class Lakestore:
 
     def scan_wide(self, name: str, columns: int, count: int) -> float:
         """Seconds of a read of the first columns of all rows."""
-        began, rows = time.perf_counter(), 0
+        began, rows, total = time.perf_counter(), 0, 0.0
         for batch in self.lake.table(f"bench.{name}").scan(columns=[f"c{n}" for n in range(columns)]).to_batches():
             rows += batch.num_rows
+            total += pc.sum(batch.column(0)).as_py()
+        if math.isnan(total):
+            raise Failed("a value is missing")
         if rows != count:
             raise Failed(f"{rows:,} of {count:,} rows are there")
         return time.perf_counter() - began

@@ -28,8 +28,7 @@ from tests.support.process import ServerProcess
 
 FAIRNESS = (
     "An upsert is synced to the disk before it is acknowledged. A round's files are written by Iceberg. Before the"
-    " catalog names them it syncs the whole file system (`syncfs`), with the files that the other systems have not"
-    " synced, and each `metadata.json` by fsync."
+    " catalog names them it syncs the whole file system (`syncfs`), and each `metadata.json` by fsync."
 )
 
 

@@ -1,6 +1,6 @@
 """Apache Paimon in Spark: tables with a primary key, into which an INSERT is an upsert.
 
-The newest Paimon for Spark in Maven Central is 0.9.0 for Spark 3.5, so it has a Spark in a process of its own.
+Paimon 0.9.0 is the newest that could be fetched here, for Spark 3.5, so it has a Spark in a process of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from tests.support.older_spark import SPARK as SPARK_VERSION
 from tests.support.older_spark import OlderSpark, Refused
 
 VERSION = "0.9.0"
-FAIRNESS = "Files are written through Paimon's local file system, without fsync."
+FAIRNESS = (
+    "Files are written through Paimon's local file system, without fsync. Releases 1.3 and 1.4 exist; they could not be"
+    " fetched here."
+)
 BUCKETS = Setting("bucket", "2", "Paimon's page of primary key tables: 200 MB to 1 GB in a bucket; one writer for each")
 _COLUMNS = (
     "order_id BIGINT NOT NULL, customer STRING, status STRING, amount DOUBLE, quantity INT, price DOUBLE,"

@@ -98,6 +98,7 @@ class SparkIceberg:
     def duckdb(self) -> duckdb.DuckDBPyConnection:
         """A DuckDB with its extension for Iceberg."""
         database = duckdb.connect()
+        database.execute("SET enable_external_file_cache = false")  # as for Lakestore: docs/engines.md says why
         for name in ("avro", "iceberg"):
             import_extension(name, con=database)
             database.execute(f"LOAD {name}")

@@ -45,8 +45,10 @@ WORKLOAD = Workload(
     title="Column pruning",
     what=(
         f"One client reads a log of {BATCHES * BATCH_ROWS:,} rows with {COLUMNS} random doubles each, from its"
-        " beginning to its end. Fluss prunes columns in its server. Kafka has no columns: its consumer gets whole rows"
-        " and need not decode them here. The clients of Lakestore and Kafka are Python, Fluss's is Java."
+        " beginning to its end. The first column is summed. Fluss prunes columns in its server. Kafka has no"
+        " columns: its consumer gets whole rows and need not decode them here. The clients of Lakestore and Kafka are"
+        " Python, Fluss's is Java and gives row after row. Kafka's figure is the pace of its Python consumer, which"
+        " makes an object of each row."
     ),
     measures=[Measure(name, "rows/s") for name in READS.values()],
     contestants=(lakestore.CONTESTANT, kafka.contestant(kafka.THROUGHPUT, is_synced=False), fluss.contestant()),

@@ -12,8 +12,9 @@ from tests.bench.peers.order_changes import OrderLake, OrderTable, measures_of
 Size = tuple[int, int]
 """Rows of the table, rows of a change."""
 CAUSE = (
-    "A round runs several jobs of Spark, one after the other; DuckDB has none."
-    " Paimon adds a sorted run and leaves the merge to readers and to a later change."
+    "DuckLake's merge is one statement in one process of DuckDB. A round of Lakestore asks the server for the changes,"
+    " writes files and deletes, and commits to a catalog; of many rows it runs several jobs of Spark. Paimon adds a"
+    " sorted run and leaves the merge to readers and to a later change, which then takes 20 s."
 )
 
 

@@ -11,12 +11,9 @@ from tests.bench.peers.contestants import fluss, kafka, lakestore
 
 WARM_BATCHES = 100
 RANDOM, SAME = "rows of random bytes", "rows of one letter"
-RANDOM_CAUSE = (
-    "Kafka's default and Fluss acknowledge rows in the page cache. Lakestore leaves half of the two processors idle."
-    " Why is not known: the disk takes five times as much, and Python's lock is held for two fifths of the time."
-)
+RANDOM_CAUSE = "Kafka's default and Fluss acknowledge rows in the page cache, Lakestore when they are on the disk."
 SAME_CAUSE = (
-    "Fluss's client compresses what it sends (zstd), so its server takes and keeps a thousandth of the bytes."
+    "Kafka's and Fluss's clients compress what they send, so their servers take and keep a fraction of the bytes."
     " Lakestore's client sends rows as they are, and the server syncs them before it compresses them for its segments."
 )
 Append = Callable[[int], float]
@@ -50,8 +47,9 @@ def turn(stage: tuple[Mapping[str, Append], int], _: int) -> dict[str, float]:
 WORKLOAD = Workload(
     title="Append to a log",
     what=(
-        f"One producer appends {TURN_BATCHES * BATCH_ROWS:,} rows of {ROW_BYTES:,} bytes in batches of 1 MB to a log"
-        " of one bucket or partition, several batches under way. A turn ends when the last row is acknowledged."
+        f"One producer appends {TURN_BATCHES * BATCH_ROWS:,} rows of {ROW_BYTES:,} bytes, 1 MB in each call, to a log"
+        " of one bucket or partition. Each client sends as many of them together as it is set to (Lakestore: up to"
+        " 8 MB). A turn ends when the last row is acknowledged."
     ),
     measures=(Measure(RANDOM, "MB/s", cause=RANDOM_CAUSE), Measure(SAME, "MB/s", cause=SAME_CAUSE)),
     contestants=(

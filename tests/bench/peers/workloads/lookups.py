@@ -12,7 +12,7 @@ from tests.bench.peers.workloads.upserts import BUCKETS, Keyed
 
 KEYS, TURN_SECONDS, SINGLES = 1_000_000, 4.0, 2_000
 CAUSE = (
-    "Client and server are Python. A call takes 0.4 ms of processor time in the client and 0.35 ms in the server, most"
+    "Client and server are Python. A call takes 0.47 ms of processor time in the client and as much in the server, most"
     " of it gRPC and hand-overs between threads."
 )
 MANY, HALF, TAIL = "look-ups of many keys at once", "one look-up, p50", "one look-up, p99"

@@ -54,10 +54,12 @@ class Stage:
         if self.inserts:
             self.system.make_keyed(f"inserts{number}", BUCKETS)
             rates[INSERT] = self.inserts / self.system.insert(f"inserts{number}", 0, self.inserts)
+            self.system.check(f"inserts{number}", self.inserts)
         for name in self.kinds:
             rows, seconds = self.system.update(_table(name), KINDS[name], self.keys, self.seconds)
             rates[name] = rows / seconds
-        self.system.check(_table(UNIFORM), self.keys)
+        for name in set(map(_table, self.kinds)):
+            self.system.check(name, self.keys)
         return rates
 
 
@@ -88,7 +90,7 @@ def workload(title: str, keys: int, inserts: int, kinds: Sequence[str]) -> Workl
         what=(
             f"One producer writes rows of five columns (44 bytes, random values) to a table with {keys:,} keys in"
             f" {BUCKETS} buckets. Updates go on for {TURN_SECONDS:.0f} s in a turn, which ends when the last row is"
-            " acknowledged. Lakestore commits 10,000 rows at a time."
+            " acknowledged. The producer passes 10,000 rows in each call."
         ),
         measures=[MEASURES[name] for name in ((INSERT,) if inserts else ()) + tuple(kinds)],
         contestants=(lakestore.CONTESTANT, fluss.contestant()),
