@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lakestore.errors import Invalid
+from lakestore.errors import Invalid, LakestoreError, NotAuthenticated, Unavailable
 
 TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "LAKESTORE_TOKEN", "LAKESTORE_TOKEN_FILE"
 TLS_VARIABLE = "LAKESTORE_TLS"
@@ -60,8 +60,12 @@ class Credentials:
 
     @property
     def bearer(self) -> str:
-        """The current token; empty without one. Raises `Invalid` for an invalid token."""
-        token = (self.token() if callable(self.token) else self.token or "").strip()
+        """The current token; empty without one. Raises `Invalid` for an invalid token.
+
+        If a program's function fails to give one, `Unavailable` for an error of files or the network, and
+        `NotAuthenticated` for any other.
+        """
+        token = _given_by(self.token) if callable(self.token) else (self.token or "").strip()
         if not (token.isascii() and token.isprintable()) or " " in token:
             raise Invalid(
                 "the token is invalid, because a token is one word of ASCII: look at its file, or at LAKESTORE_TOKEN"
@@ -92,6 +96,17 @@ class Credentials:
 
 
 NOTHING = Credentials()
+
+
+def _given_by(function: Callable[[], str]) -> str:
+    try:
+        return function().strip()
+    except LakestoreError:
+        raise
+    except OSError as error:
+        raise Unavailable(f"the function of the token failed: {error!r}") from error
+    except Exception as error:
+        raise NotAuthenticated(f"the function of the token failed: {error!r}") from error
 
 
 def addresses_of(text: str) -> tuple[str, ...]:

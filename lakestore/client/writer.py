@@ -155,6 +155,10 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return [pa.concat_batches(batches)]
 
 
+def _defect(error: Exception) -> Internal:
+    return Internal(f"a defect of the writer: {error!r}")
+
+
 class Writer:
     """Writes rows of one table. Thread-safe. A context manager that flushes at its end."""
 
@@ -318,6 +322,12 @@ class Writer:
     # The rest runs on the writer's thread, `_requests` on the stream's.
 
     def _run(self) -> None:
+        try:
+            self._write()
+        except Exception as error:
+            self._fail(_defect(error), is_ours=True)
+
+    def _write(self) -> None:
         backoff = Backoff()
         while not self._is_over():
             try:
@@ -378,7 +388,7 @@ class Writer:
         except (pa.ArrowException, MemoryError) as error:
             self._fail(Exhausted(f"the rows of a commit cannot be encoded: {error}"), is_ours=True)
         except Exception as error:
-            self._fail(Internal(f"a defect of the writer: {error!r}"), is_ours=True)
+            self._fail(_defect(error), is_ours=True)
         return None
 
     def _next(self, stream: int) -> CommitMessage | None:

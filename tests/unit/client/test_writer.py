@@ -147,22 +147,23 @@ def test_what_no_message_can_have_is_refused_at_the_call(lake: ls.Lake, given: d
     assert ids(keyed) == [2]
 
 
-@pytest.mark.parametrize("step", ["request", "_encoded"])
+@pytest.mark.parametrize("step", ["request", "_encoded", "_answered"])
 def test_a_defect_of_the_writer_loses_no_row_and_ends_it(
     lake: ls.Lake, table: ls.Table, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a step fails")
 
-    monkeypatch.setattr({"request": Producer, "_encoded": Writer}[step], step, broken)
+    monkeypatch.setattr(Producer if step == "request" else Writer, step, broken)
     writer = Writer(lake.transport, table.definition, Producer())
     writer.append([{"id": 1, "v": "x"}])
     with lake.within(20), pytest.raises(Internal, match="a step fails") as failed:
         writer.flush()
-    assert failed.value.applied == "no"
+    is_sent = step == "_answered"
+    assert failed.value.applied == ("unknown" if is_sent else "no")
     assert len(writer.unconfirmed) == 1
     writer.close()
-    assert not ids(table)
+    assert ids(table) == [1] * is_sent
 
 
 def test_a_commit_that_is_on_its_way_may_be_applied_when_the_next_cannot_be_encoded(
