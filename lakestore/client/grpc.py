@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import re
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
+from weakref import WeakSet
 
 from lakestore.client.credentials import NOTHING, Credentials, Pem
 from lakestore.client.partings import Partings
@@ -370,6 +372,7 @@ class GrpcWire:
         self._partings = Partings(self._send)
         self._sent: set[Any] = set()
         """Requests whose answers nobody waits for. gRPC cancels a call to which nothing refers."""
+        _OPEN.add(self)
         self.server = pb.HelloAnswer()
         self._calls: dict[str, Any] = {name: self._callable(method) for name, method in rpc.METHODS.items()}
         self._hello = rpc.METHODS["Hello"]
@@ -443,10 +446,15 @@ class GrpcWire:
     def _send(self, method: rpc.Method, request: Any) -> None:
         if not self._greeted:
             self._ready(method, HELLO_SECONDS)
+        call, shown = self._calls[method.name], self._metadata()
         try:
-            sent = self._calls[method.name].future(request, timeout=SEND_SECONDS, metadata=self._metadata())
-        except (ValueError, RuntimeError) as error:  # the channel is closed, or the interpreter ends
+            sent = call.future(request, timeout=SEND_SECONDS, metadata=shown)
+        except ValueError as error:
             raise _closed() from error
+        except RuntimeError:  # the interpreter ends, and gRPC can start no thread
+            with suppress(grpc.RpcError):
+                call(request, timeout=LAST_SECONDS, metadata=shown)
+            return
         self._sent.add(sent)
         sent.add_done_callback(self._sent.discard)
 
@@ -554,20 +562,34 @@ class GrpcWire:
         if self._closed:
             return
         self._closed = True
+        _OPEN.discard(self)
         if not PROCESS.is_orphan:
             self._small_calls.close()
             try:
-                self._send_last()
+                self.send_last()
             finally:
                 self._channel.close()
 
-    def _send_last(self) -> None:
-        """Send what waits, and wait for a moment until the server has taken it."""
+    def send_last(self) -> None:
+        """Send what waits, and wait for a moment until the server has taken it. Send nothing later."""
+        if not self._greeted:
+            return
         end = time.monotonic() + LAST_SECONDS
         self._partings.close(LAST_SECONDS)
         for sent in list(self._sent):
             with suppress(grpc.RpcError, grpc.FutureTimeoutError, grpc.FutureCancelledError):
                 sent.result(timeout=max(end - time.monotonic(), 0.0))
+
+
+_OPEN: WeakSet[GrpcWire] = WeakSet()
+
+
+@atexit.register
+def _leave() -> None:
+    """A program that ends without closing its connections still lets its leases go."""
+    if not PROCESS.is_orphan:
+        for wire in list(_OPEN):
+            wire.send_last()
 
 
 def _small(method: rpc.Method, request: Any) -> bytes | None:

@@ -32,8 +32,10 @@ class Partings:
         if self._turn.acquire(blocking=False):
             try:
                 _thread.start_new_thread(self._run, ())
-            except RuntimeError:  # no thread can be started, for instance because the interpreter ends
+            except BaseException as error:
                 self._turn.release()
+                if not isinstance(error, RuntimeError):  # no thread can be started: the requests wait for `close`
+                    raise
 
     def close(self, seconds: float) -> None:
         """Send what waits, after some seconds also beside a thread that still sends. Put nothing later."""

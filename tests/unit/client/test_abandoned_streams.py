@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -92,7 +95,6 @@ def test_a_read_that_nobody_finishes_lets_its_lease_go_under_any_lock(tmp_path: 
         assert leases.count == 0
 
 
-@pytest.mark.timeout(30)
 def test_a_read_that_nobody_finishes_sends_nothing_under_grpcs_locks(tmp_path: Path) -> None:
     with Served(tmp_path, ports=True) as served, ls.connect(served.server.about["grpc"]) as lake:
         lake.create_table("t.a", SCHEMA)
@@ -107,6 +109,36 @@ def test_a_read_that_nobody_finishes_sends_nothing_under_grpcs_locks(tmp_path: P
         finally:
             gc.enable()
         until(lambda: leases.count == 0, "the release")
+
+
+READS = """
+import _thread, atexit, sys
+import lakestore as ls
+
+def refused(*_, **__):
+    raise RuntimeError("no thread can be started: the interpreter ends")
+
+lake = ls.connect(sys.argv[1])
+_thread.start_new_thread = refused
+print(lake.table("t.a").scan().to_arrow().num_rows)
+if sys.argv[2] == "nor can gRPC":
+    import grpc
+    atexit.register(setattr, grpc._channel._UnaryUnaryMultiCallable, "future", refused)
+"""
+
+
+@pytest.mark.parametrize("threads", ["our thread does not run", "nor can gRPC"])
+def test_a_program_that_ends_without_closing_lets_the_lease_of_its_last_read_go(tmp_path: Path, threads: str) -> None:
+    with Served(tmp_path, ports=True) as served:
+        served.lake.create_table("t.a", SCHEMA).append([{"id": 1}])
+        leases = served.server.sources.leases
+        granted = Mock(wraps=leases.grant)
+        leases.grant = granted  # type: ignore[method-assign]
+        command = [sys.executable, "-c", READS, served.server.about["grpc"], threads]
+        end = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert (end.stdout, end.stderr, end.returncode) == ("1\n", "", 0)
+        assert granted.called
+        assert leases.count == 0
 
 
 def test_a_lease_that_a_stream_needs_is_nobody_elses_to_release() -> None:

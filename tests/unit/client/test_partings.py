@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
+from contextlib import nullcontext
 from queue import SimpleQueue
 
 import pytest
@@ -48,6 +50,23 @@ def test_what_waits_without_a_connection_is_dropped_and_later_requests_are_sent(
     goes_on.put(True)
     until(lambda: not partings._turn.locked(), "the end of the second thread")
     assert tried == [0, 3]
+
+
+@pytest.mark.parametrize("failure", [MemoryError, KeyboardInterrupt, RuntimeError])
+def test_a_request_whose_thread_does_not_start_is_sent_with_the_next(
+    monkeypatch: pytest.MonkeyPatch, failure: type[BaseException]
+) -> None:
+    def refused(*_: object) -> None:
+        raise failure
+
+    sent: list[int] = []
+    partings = Partings(sent.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(_thread, "start_new_thread", refused)
+        with nullcontext() if failure is RuntimeError else pytest.raises(failure):
+            partings.put(0)
+    partings.put(1)
+    until(lambda: sent == [0, 1], "both requests")
 
 
 @pytest.mark.parametrize("seconds", [0.0, 30.0])
