@@ -29,7 +29,7 @@ check: develop  ## the unit tests of what changed since main, in under two minut
 	$(PY) -m pytest -n 2 --dist loadfile $$($(PY) -m tests.support.changed) $(ARGS)
 
 test: programs  ## run the tests, two files at a time; ARGS="-k name" picks some, ARGS="-n 0 --pdb" debugs
-	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile --max-worker-restart 0 -o faulthandler_exit_on_timeout=true $(ARGS)
 
 long: programs  ## the tests that make test leaves out, and all properties, with new random cases each time
 	LAKESTORE_EXPLORE=1 $(PY) -m pytest -m "long or hypothesis" $(ARGS)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from pytest_timeout import _get_item_settings
 
 os.environ["LAKESTORE_CACHE"] = "off"  # tests make other files under one name
 
@@ -47,6 +48,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesSi
     from tests.support.side_by_side import FilesSideBySide
 
     return FilesSideBySide(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """The end of a test has a time limit too: pytest-timeout ends its own one when a test has failed."""
+    item.config.hook.pytest_timeout_set_timer(item=item, settings=_get_item_settings(item))
 
 
 def pytest_collection_finish() -> None:
