@@ -13,7 +13,7 @@ from lakestore.errors import Unavailable
 from lakestore.iceberg import places
 from tests.support.store_lake import StoreLake
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 
 

@@ -22,7 +22,7 @@ from tests.support.s3proxy import S3ProxyProcess, environment_of
 from tests.support.store_lake import StoreLake
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 PLACE = "lakestore/lac à côté"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 ROWS = 300

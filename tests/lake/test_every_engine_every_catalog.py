@@ -223,7 +223,6 @@ def read_after_every_commit(place: Place, commits: int) -> None:
                 assert read(one.table.name) == wanted, f"commit {number}: {name} reads {one.table.name}"
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "place",
     [pytest.param(each, marks=[] if each in SHORT else pytest.mark.long, id=" ".join(each)) for each in PLACES],

@@ -207,7 +207,6 @@ def test_maintenance_by_stock_spark(
     print(table.did)
 
 
-@pytest.mark.timeout(300)
 def test_a_round_is_planned_again_if_an_expiry_cut_the_history_that_it_began_on(
     lake: ls.Lake, spark: SparkSession, tmp_path: Path
 ) -> None:

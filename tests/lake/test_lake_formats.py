@@ -39,7 +39,7 @@ from lakestore.iceberg.values import metrics
 from tests.support.manifests import read_manifest
 from tests.support.seeds import seeded
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 SNAPSHOT, SEQUENCE = 4_711, 1
 _TYPES: dict[str, tuple[str, pa.DataType]] = {

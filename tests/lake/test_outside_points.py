@@ -160,7 +160,6 @@ def lose_one(outside: Outside, catalog: object, patched: pytest.MonkeyPatch) -> 
     patched.setattr(catalog, "commit", lost)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, SEEDS))])
 @pytest.mark.parametrize("point", POINTS)
 def test_rounds_that_break_at_a_point_lose_and_double_nothing(

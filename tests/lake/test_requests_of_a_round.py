@@ -18,7 +18,7 @@ from lakestore_tiering import Tierer
 from lakestore_tiering.flush import FlushResult
 from tests.support.store_lake import StoreLake
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 OF_A_ROUND, OF_A_FILE = 12, 4
 """The bar of issue 14: requests of a round of one table, and further ones for each data or delete file it writes."""

@@ -14,7 +14,7 @@ import lakestore as ls
 from tests.support.process import ServerProcess
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
 

@@ -79,7 +79,6 @@ def long_rows(v: int) -> list[dict[str, Any]]:
     return [{"name": f"{LONG}{i % 3}", "id": -i, "v": v} for i in range(9)]
 
 
-@pytest.mark.timeout(300)
 def test_every_merge_engine_is_exact_through_lake_and_union_read(
     server: Server, lake: ls.Lake, spark: SparkSession, spark_lake: SparkLake
 ) -> None:

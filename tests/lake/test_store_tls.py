@@ -21,7 +21,7 @@ from tests.support.certificates import Authority
 from tests.support.guarded_store import GuardedStore
 from tests.support.process import ServerProcess
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 ROWS = 20
 WRITE = """

@@ -26,7 +26,7 @@ def test_service_keeps_up_and_compacts_beside(lake: ls.Lake, spark: SparkSession
     with Tierer(lake, spark, crash=points.append) as tierer:
         running = threading.Thread(target=tierer.run_forever, args=(stop,))
         running.start()
-        for step in range(200):
+        for step in range(1_000):
             table.upsert(items(range(step * 3, step * 3 + 6), f"v{step}-"))
             table.delete(keys(range(step, step + 1)))
             time.sleep(0.2)

@@ -27,7 +27,7 @@ from lakestore_tiering import Tierer
 from tests.support.spark import SPARK_CONF
 from tests.support.world.clock import HandClock
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.string())])
 DAY = timedelta(days=1)
 DOCUMENT = """

@@ -32,11 +32,11 @@ from tests.support.debezium_events import event, text
 from tests.support.seeds import serial
 from tests.support.served import Served
 from tests.support.switch import World
-from tests.support.waiting import until
+from tests.support.waiting import joined, until
 
 EVENTS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
 GROUP = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "200"}
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def test_a_restored_server_has_the_records_again_though_no_new_one_comes(
         until(lambda: _ids(table) == [1, 2, 3, 4, 5, 6], "the records again")
         until(lambda: lake.table("shop.events__dlq").scan().count() == 2, "the dead letters again")
         stop.set()
-        bridge.join(30)
+        joined(bridge)
         world.restore(backup)
         topics.delete_before(topic, 0, 5)
         with pytest.raises(Conflict, match=f"at offset 5 .* stands at 4: .* up to 1 records .* --accept-loss {topic}"):
@@ -371,8 +371,7 @@ def test_members_come_and_go_and_each_record_comes_once(
             stops[number - 2].set()
     for stop in stops:
         stop.set()
-    for thread in threads:
-        thread.join(30)
+    joined(*threads)
     assert not failed
     _once(lake, spec)
     assert _ids(events) == list(range(1_800))
@@ -404,8 +403,7 @@ def test_a_second_bridge_of_the_name_in_another_group_is_told(
     assert [type(error) for error in ended] == [Fenced]
     assert "not in its consumer group" in ended[0].message
     stop.set()
-    for thread in threads:
-        thread.join(30)
+    joined(*threads)
     _once(lake, spec)
     assert _ids(events) == list(range(sent))
 

@@ -68,7 +68,6 @@ def has_bytes(client: socket.socket) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="threads are counted in /proc")
 def test_a_crowd_that_says_nothing_changes_nobodys_latency(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -14,8 +14,6 @@ from lakestore.kafka.bridge import spec_file
 from lakestore.kafka.bridge.bridge import Bridge, serve_metrics
 from lakestore_demo.kafka import ADDRESS_VARIABLE, BRIDGE_FILE, LETTERS, PAYMENTS, STEP_CHANGED, STEP_NEW, Kafka
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture
 def kafka(tmp_path: Path) -> Iterator[Kafka]:

@@ -23,6 +23,7 @@ from tests.support.kafka_servers import KafkaServers
 from tests.support.process import ServerProcess, refused
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.kafka
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
 
 

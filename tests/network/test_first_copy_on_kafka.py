@@ -38,6 +38,7 @@ from lakestore_server.journals.kafka_log import KafkaLog, KafkaTopic
 from tests.support.kafka_servers import KafkaServers, role_of
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.kafka
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.binary())])
 SLOW = Fault(bytes_per_second=4e6)
 AUTH = """principals:

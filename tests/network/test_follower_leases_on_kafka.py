@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -21,6 +22,8 @@ from tests.support.log_tierer import LogTierer
 from tests.support.process import ServerProcess
 from tests.support.waiting import until
 
+get, post = partial(httpx.get, timeout=60.0), partial(httpx.post, timeout=60.0)
+pytestmark = pytest.mark.kafka
 NAME = "t.log"
 SCHEMA = pa.schema([("v", pa.int64())])
 GRACE_SECONDS = 8
@@ -48,14 +51,14 @@ def append_and_tier(servers: KafkaServers, *values: int) -> None:
 
 def snapshots(leader: ServerProcess) -> list[int]:
     """The ids of the snapshots in the lake, the oldest first."""
-    loaded = httpx.get(f"http://{leader.host}:{leader.http_port}/iceberg/v1/namespaces/t/tables/log").json()
+    loaded = get(f"http://{leader.host}:{leader.http_port}/iceberg/v1/namespaces/t/tables/log").json()
     return [each["snapshot-id"] for each in loaded["metadata"]["snapshots"]]
 
 
 def expire(servers: KafkaServers, snapshot: int) -> int:
     """The status of the leader's answer: 403 while a read holds the snapshot."""
     leader = servers.the("leader")
-    return httpx.post(
+    return post(
         f"http://{leader.host}:{leader.http_port}/iceberg/v1/namespaces/t/tables/log",
         json={"requirements": [], "updates": [{"action": "remove-snapshots", "snapshot-ids": [snapshot]}]},
     ).status_code

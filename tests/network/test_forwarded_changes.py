@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ from tests.support.rights import token_of, write_auth
 from tests.support.sql_views import view_request
 from tests.support.waiting import until
 
+get, post, delete = (
+    partial(httpx.get, timeout=60.0),
+    partial(httpx.post, timeout=60.0),
+    partial(httpx.delete, timeout=60.0),
+)
+"""A follower may wait longer for the leader than httpx does by default."""
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": ["a", "b", "é"]})
 
 
@@ -107,11 +114,11 @@ def test_views_are_made_through_a_follower_and_shown_by_both(replicas: Replicas)
     follower = follower_of(replicas)
     urls = [f"http://{replicas.http(number)}/iceberg/v1/namespaces/db/views" for number in (follower, 1 - follower)]
     catalog_at(replicas, follower).create_namespace("db")
-    assert httpx.post(urls[0], json=view_request("v", spark="SELECT 1")).status_code == 200
-    shown = [httpx.get(f"{url}/v").json() for url in urls]
+    assert post(urls[0], json=view_request("v", spark="SELECT 1")).status_code == 200
+    shown = [get(f"{url}/v").json() for url in urls]
     assert shown[0] == shown[1]
-    assert httpx.delete(f"{urls[0]}/v").status_code == 204
-    assert [httpx.get(f"{url}/v").status_code for url in urls] == [404, 404]
+    assert delete(f"{urls[0]}/v").status_code == 204
+    assert [get(f"{url}/v").status_code for url in urls] == [404, 404]
 
 
 def test_the_answer_waits_until_the_follower_shows_the_change(replicas: Replicas) -> None:
@@ -126,7 +133,7 @@ def test_the_answer_waits_until_the_follower_shows_the_change(replicas: Replicas
 
     back = threading.Thread(target=mend)
     back.start()
-    told = httpx.post(f"http://{replicas.http(follower)}/iceberg/v1/namespaces", json={"namespace": ["db"]})
+    told = post(f"http://{replicas.http(follower)}/iceberg/v1/namespaces", json={"namespace": ["db"]})
     assert told.status_code == 200
     assert [*replicas.servers[follower].catalog.namespaces()] == ["db"]
     back.join()
@@ -135,9 +142,7 @@ def test_the_answer_waits_until_the_follower_shows_the_change(replicas: Replicas
 def test_a_key_of_idempotence_holds_at_either_server(replicas: Replicas) -> None:
     follower, key = follower_of(replicas), {"idempotency-key": "0198b8f0-0000-7000-8000-000000000001"}
     for number in (follower, 1 - follower, follower):
-        told = httpx.post(
-            f"http://{replicas.http(number)}/iceberg/v1/namespaces", json={"namespace": ["db"]}, headers=key
-        )
+        told = post(f"http://{replicas.http(number)}/iceberg/v1/namespaces", json={"namespace": ["db"]}, headers=key)
         assert told.status_code == 200, told.text
         assert LSN not in told.headers
 
@@ -145,7 +150,7 @@ def test_a_key_of_idempotence_holds_at_either_server(replicas: Replicas) -> None
 def test_a_lost_answer_is_an_unknown_state(replicas: Replicas) -> None:
     follower = follower_of(replicas)
     with standing_in(replicas, answers=True) as read:
-        told = httpx.post(f"http://{replicas.http(follower)}/iceberg/v1/namespaces", json={"namespace": ["db"]})
+        told = post(f"http://{replicas.http(follower)}/iceberg/v1/namespaces", json={"namespace": ["db"]})
     assert (told.status_code, told.json()["error"]["type"]) == (500, "CommitStateUnknownException")
     assert len(read) == 1, "nobody sends it twice"
 
@@ -153,7 +158,7 @@ def test_a_lost_answer_is_an_unknown_state(replicas: Replicas) -> None:
 def test_a_leader_that_takes_no_connection_has_applied_nothing(replicas: Replicas) -> None:
     follower = follower_of(replicas)
     with standing_in(replicas, answers=False):
-        told = httpx.post(f"http://{replicas.http(follower)}/iceberg/v1/namespaces", json={"namespace": ["db"]})
+        told = post(f"http://{replicas.http(follower)}/iceberg/v1/namespaces", json={"namespace": ["db"]})
     assert told.status_code == 503
     assert int(told.headers["retry-after"]) >= 1
 
@@ -161,7 +166,7 @@ def test_a_leader_that_takes_no_connection_has_applied_nothing(replicas: Replica
 def test_a_request_goes_on_once(replicas: Replicas) -> None:
     follower = follower_of(replicas)
     with standing_in(replicas, answers=True) as read:
-        told = httpx.post(
+        told = post(
             f"http://{replicas.http(follower)}/iceberg/v1/namespaces",
             json={"namespace": ["db"]},
             headers={FORWARDED: "1"},
@@ -178,7 +183,7 @@ def test_without_a_leader_a_change_waits(replicas: Replicas) -> None:
     replicas.ends[follower].is_cut = True  # it hears no beat either
     time.sleep(0.2)  # what it was reading
     journal._leader = replace(journal._leader, has_left=True)
-    told = httpx.post(f"http://{replicas.http(follower)}/iceberg/v1/namespaces", json={"namespace": ["db"]})
+    told = post(f"http://{replicas.http(follower)}/iceberg/v1/namespaces", json={"namespace": ["db"]})
     assert told.status_code == 503
 
 
@@ -193,7 +198,7 @@ def test_rights_are_those_of_the_callers_own_token(tmp_path: Path) -> None:
     with Replicas(tmp_path, 2, auth=str(auth), token_key=str(key), tls=Tls(**tls)) as replicas:
         follower = follower_of(replicas)
         uri = f"https://{replicas.http(follower)}/iceberg/v1/namespaces"
-        with httpx.Client(verify=ssl.create_default_context(cafile=authority.cert)) as http:
+        with httpx.Client(timeout=60.0, verify=ssl.create_default_context(cafile=authority.cert)) as http:
             told = {
                 name: http.post(uri, json={"namespace": ["db"]}, headers={"authorization": f"Bearer {token_of(name)}"})
                 for name in ("eve", "ann")
@@ -208,7 +213,7 @@ def test_a_refusal_waits_until_the_follower_shows_why(replicas: Replicas) -> Non
     replicas.servers[follower].engine.loop._address = ""  # it does not claim meanwhile
     replicas.ends[follower].is_cut = True
     url = "http://{}/iceberg/v1/namespaces"
-    assert httpx.post(url.format(replicas.http(leader)), json={"namespace": ["db"]}).status_code == 200
+    assert post(url.format(replicas.http(leader)), json={"namespace": ["db"]}).status_code == 200
 
     def mend() -> None:
         time.sleep(0.5)
@@ -216,7 +221,7 @@ def test_a_refusal_waits_until_the_follower_shows_why(replicas: Replicas) -> Non
 
     back = threading.Thread(target=mend)
     back.start()
-    told = httpx.post(url.format(replicas.http(follower)), json={"namespace": ["db"]})
+    told = post(url.format(replicas.http(follower)), json={"namespace": ["db"]})
     assert told.status_code == 409
     assert [*replicas.servers[follower].catalog.namespaces()] == ["db"], "what a client loads after this answer"
     back.join()

@@ -38,7 +38,7 @@ from tests.support.journal_servers import Story, applied_of, check, counted_in
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kafka
 LEASE_SECONDS = 60.0
 """So long that no beat comes in a test that does not want one."""
 

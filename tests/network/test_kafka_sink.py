@@ -25,7 +25,6 @@ from tests.support.seeds import serial
 from tests.support.waiting import until
 
 ORDERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
@@ -308,7 +307,6 @@ def _written(sink: Transactions, partition: int, value: bytes) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_a_commit_that_kafka_took_and_then_forgot_is_undone_whole_before_it_is_made_again(
     kafka: ProxiedKafka, topic: str
 ) -> None:

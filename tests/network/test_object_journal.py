@@ -116,7 +116,6 @@ def test_commits_go_on_at_the_other_server_while_answers_of_the_store_are_lost(s
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_commits_go_on_at_the_other_server_on_a_store_of_others(tmp_path: Path) -> None:
     with S3ProxyProcess(tmp_path / "s3") as s3, pytest.MonkeyPatch.context() as patch:
         for name, value in s3.environment.items():
@@ -126,7 +125,6 @@ def test_commits_go_on_at_the_other_server_on_a_store_of_others(tmp_path: Path) 
             commit_through_failovers(pair, kills=2)
 
 
-@pytest.mark.timeout(300)
 def test_a_server_alone_starts_from_the_bucket_after_its_disk_is_lost(store: Store, tmp_path: Path) -> None:
     run("init-journal", "--journal", JOURNAL)
     with KafkaServers(JOURNAL, tmp_path, "a") as alone:
@@ -138,7 +136,6 @@ def test_a_server_alone_starts_from_the_bucket_after_its_disk_is_lost(store: Sto
         assert set(lake.table("t.rows").scan().to_arrow().column("v").to_pylist()) == {19}
 
 
-@pytest.mark.timeout(300)
 def test_a_folder_moves_into_a_bucket_and_back(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "a"
     with ls.open(folder) as lake:

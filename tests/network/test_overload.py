@@ -135,7 +135,6 @@ def counted(lake: ls.Lake) -> Done:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_work_far_over_the_limits_is_refused_with_a_hint_and_what_is_taken_is_there_once(server: ServerProcess) -> None:
     with ls.connect(server.address) as lake:
         lake.create_table("a.log", SCHEMA, buckets=2)

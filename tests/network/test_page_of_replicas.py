@@ -20,7 +20,7 @@ from tests.support.documents import ON_REPLICAS, REPLICAS, ROOT, Part, Reader, b
 from tests.support.seeds import serial
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kafka
 PAGE = ROOT / ON_REPLICAS
 PORT = re.compile(r"\b73\d\d\b")
 LEADER = "./a"
@@ -44,7 +44,7 @@ class Laptop:
         if part.block.file:
             Path(part.block.file).write_text(part.text)
         elif part.block.language == "text":
-            until(lambda: self._shows(part.text), "what the page shows", 30)
+            until(lambda: self._shows(part.text), "what the page shows", 120)
         elif part.text.startswith("lakestore serve "):
             self._serve(shlex.split(self.reader.here(part.text))[1:])
         else:

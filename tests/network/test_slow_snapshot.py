@@ -68,7 +68,6 @@ def change_rows(table: ls.Table) -> None:
         pytest.param({"before_images": True, "subscription": "s"}, id="named", marks=pytest.mark.long),
     ],
 )
-@pytest.mark.timeout(120)
 def test_stalled_snapshots_hold_a_few_batches_and_not_the_table(server: ServerProcess, asked: dict[str, Any]) -> None:
     with ls.connect(server.address) as lake, ExitStack() as stack:
         table = lake.table(NAME)
@@ -94,7 +93,6 @@ def test_stalled_snapshots_hold_a_few_batches_and_not_the_table(server: ServerPr
             lake.drop_subscription(name)
 
 
-@pytest.mark.timeout(120)
 def test_a_snapshot_that_stalls_while_rows_change_is_the_table_at_its_cut(server: ServerProcess) -> None:
     with ls.connect(server.address) as lake:
         table = lake.table(NAME)

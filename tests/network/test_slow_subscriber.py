@@ -8,7 +8,6 @@ from typing import Any
 import grpc
 import numpy as np
 import pyarrow as pa
-import pytest
 
 import lakestore as ls
 from lakestore.limits import DEFAULT
@@ -27,7 +26,6 @@ def resident_bytes(pid: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
 
 
-@pytest.mark.timeout(120)
 def test_subscribers_that_do_not_read_cost_bounded_memory(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server, ls.connect(server.address) as lake:
         table = lake.create_table("t.big", SCHEMA, buckets=1)

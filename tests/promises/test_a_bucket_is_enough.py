@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 import lakestore as ls
 from jepsen.system.http_proxy import Trouble, Weather
@@ -38,7 +37,6 @@ def tiered(server: ServerProcess, lake: ls.Lake) -> None:
     LogTierer(port, lake.transport, **s3).flush("t.log")
 
 
-@pytest.mark.timeout(300)
 def test_a_server_that_lost_its_disk_starts_from_the_bucket_alone(store: Store, tmp_path: Path) -> None:
     run("init-journal", "--journal", JOURNAL)
     arguments = ["--warehouse", WAREHOUSE, "--checkpoints", CHECKPOINTS]

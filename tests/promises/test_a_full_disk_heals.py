@@ -40,7 +40,7 @@ FEW = [
 ]
 """One of each kind of file; `make crash` takes all points, and `tests/model/test_crash_points.py` cuts power at all."""
 POINTS = list(CrashPoint) if int(os.environ.get("LAKESTORE_CRASH_SEEDS", "1")) > 1 else FEW
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 class Home:

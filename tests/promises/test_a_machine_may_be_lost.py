@@ -21,7 +21,7 @@ from tests.support.process import ServerProcess
 from tests.support.seeds import serial
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kafka
 LOSSES = 2
 KEYS = 50
 

@@ -416,7 +416,7 @@ def test_two_approvals_of_one_proposal_in_flight_are_one(world: World) -> None:
 
     def pause() -> None:
         entered.set()
-        goes_on.wait()
+        goes_on.wait(60)
 
     with ThreadPoolExecutor(3) as threads, world.as_("dan") as dan, world.as_("eve") as eve:
         threads.submit(loop.run, pause)

@@ -148,7 +148,6 @@ def new_door(request: pytest.FixtureRequest, server: Server, lake: ls.Lake, tmp_
     return lambda: by_kafka(lake, kafka, debezium=request.param == "debezium")
 
 
-@pytest.mark.timeout(300)
 def test_a_delete_by_every_door_is_what_the_contract_says(
     new_door: Callable[[], Door], lake: ls.Lake, request: pytest.FixtureRequest
 ) -> None:

@@ -166,7 +166,6 @@ def door(request: pytest.FixtureRequest, server: Server, lake: ls.Lake, tmp_path
     return by_spark(request.getfixturevalue("spark"), server, tmp_path)
 
 
-@pytest.mark.timeout(300)
 def test_every_rule_is_obeyed_by_every_door(door: Door, lake: ls.Lake, request: pytest.FixtureRequest) -> None:
     """One test for all actions, because a session of Spark takes seconds to start."""
     orders(lake, "dead_letter")

@@ -252,7 +252,6 @@ def read_while_all_goes_on(place: Place, reads: int) -> None:
     assert set(readers.read) == {"Spark", "DuckDB", "PyIceberg", "polars", "ClickHouse"}
 
 
-@pytest.mark.timeout(300)
 def test_every_read_of_every_engine_is_a_state_of_the_table(place: Place) -> None:
     read_while_all_goes_on(place, FEW)
 

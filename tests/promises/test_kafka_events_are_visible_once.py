@@ -125,7 +125,6 @@ def _killed(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 def test_a_topic_holds_the_changelog_whatever_is_killed(tmp_path: Path, kafka: KafkaProcess) -> None:
     seed = seeds.seed()
     port, chance, errors = free_port(), random.Random(seed), tmp_path / "sink.log"

@@ -84,7 +84,6 @@ def test_every_reader_sees_the_version_and_the_model_s_rows(shop: Evolving, roun
         assert verified.same, verified.problems()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("shop", [2], indirect=True)
 def test_an_older_cut_keeps_its_version_and_what_was_dropped_since(shop: Evolving) -> None:
     held: list[tuple[DataFrame, Table, list[Row]]] = []
@@ -116,7 +115,6 @@ def test_an_older_cut_keeps_its_version_and_what_was_dropped_since(shop: Evolvin
         shop.check(shop.by_union, shop.by_spark)
 
 
-@pytest.mark.timeout(300)
 def test_maintenance_begun_before_a_change_lands_after_it(shop: Evolving) -> None:
     """Our compaction, another engine's, and an expiry of all that is old; options reach the lake on the way."""
     with Tierer(shop.lake, shop.spark) as tierer:
@@ -158,7 +156,6 @@ def _call(shop: Evolving, procedure: str, arguments: str) -> None:
     shop.spark.sql(f"CALL lake.system.{procedure}(table => {arguments})").collect()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("shop", [3], indirect=True)
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
 def test_a_tierer_that_dies_as_the_schema_changes_is_followed(shop: Evolving, every: int) -> None:
@@ -239,7 +236,6 @@ def test_defaults_of_older_rows_are_seen_by_every_engine(shop: Evolving, require
         shop.check(*every)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("shop", [2], indirect=True)
 @SHORT_AND_LONG
 def test_readers_that_loop_meanwhile_see_one_version_each(shop: Evolving, rounds: list[list[list[Step]]]) -> None:

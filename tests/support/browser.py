@@ -80,7 +80,7 @@ class Browser:
         self._open.callback(self._end)
         try:
             self._socket: ClientConnection = self._open.enter_context(
-                connect(self._address(), max_size=64 << 20, proxy=None)
+                connect(self._address(), max_size=64 << 20, proxy=None, open_timeout=60)
             )
             for domain in ("Page", "Runtime", "Network", "Log"):
                 self.send(f"{domain}.enable")
@@ -118,7 +118,8 @@ class Browser:
             time.sleep(0.02)
         port = file.read_text().split()[0]
         while time.monotonic() < ends:
-            pages = [each for each in httpx.get(f"http://127.0.0.1:{port}/json").json() if each["type"] == "page"]
+            answer = httpx.get(f"http://127.0.0.1:{port}/json", timeout=60)
+            pages = [each for each in answer.json() if each["type"] == "page"]
             if pages:
                 return str(pages[0]["webSocketDebuggerUrl"])
             time.sleep(0.02)

@@ -19,7 +19,7 @@ from lakestore_server.state.commit_record import Unknown
 from lakestore_server.state.judge import ForeignLog
 from tests.support.waiting import until
 
-LEASE_SECONDS = 0.5
+LEASE_SECONDS = 1.0
 
 
 class MemoryLog:

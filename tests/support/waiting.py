@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ import pytest
 from lakestore.client.retry import within
 from lakestore.errors import LakestoreError
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 120.0
 
 
 def until(done: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
@@ -20,6 +21,13 @@ def until(done: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) 
     while not done():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
         time.sleep(0.005)
+
+
+def joined(*threads: threading.Thread) -> None:
+    """Wait for threads that were told to end."""
+    for thread in threads:
+        thread.join(WAIT_SECONDS)
+        assert not thread.is_alive(), f"{thread.name} does not end"
 
 
 def refusal(call: Callable[[], object], text: str, seconds: float) -> LakestoreError:

@@ -54,7 +54,7 @@ def test_rows_without_room_in_the_answer_are_looked_up_and_else_the_outcome_is_u
         other = lake.table("a.b")
         more = [{"id": i, "v": "y" * 600} for i in range(10, 15)]
         with (
-            lake.within(0.3),
+            lake.within(2.0),
             pytest.raises(Unavailable, match=r"are written as .* not be read back") as failed,
         ):
             other.insert_if_absent(more)

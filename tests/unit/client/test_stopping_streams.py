@@ -97,6 +97,8 @@ def test_a_wait_with_an_end_gives_none_and_loses_nothing(both: Served, lake: ls.
         seen.extend(batch.table["id"].to_pylist() if batch is not None else [])
         return batch is not None
 
+    while len(seen) < both.lake.table("t.a").scan().count():
+        take(PROMPT)
     while take(0.3):
         pass
     before = len(seen)

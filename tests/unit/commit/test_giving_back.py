@@ -39,7 +39,6 @@ def commit(table: ls.Table, of: int) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("merge", ["upsert", "partial"])
 def test_every_row_has_all_its_values_in_order(merge: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given_back = list[int]()

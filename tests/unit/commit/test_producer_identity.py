@@ -52,7 +52,7 @@ def test_progress_of_one_owner_s_producers_is_bounded_together(tmp_path: Path) -
             (batch,) = pa.table({"v": [1]}, schema=SCHEMA).to_batches()
             request = producer.request([change("t.log", pb.APPEND, [batch])], progress)
             request.owner = owner
-            with served.lake.within(0.3):
+            with served.lake.within(60.0):
                 served.lake.transport.commit(request)
 
         note("a", "one", "éé")
@@ -92,7 +92,7 @@ def test_a_named_producer_stays_whatever_others_write(tmp_path: Path) -> None:
             lambda: opened(served, "third"),
             lambda: commit(served, Producer("stable", timeline=served.engine.timeline)),
         ):
-            with served.lake.within(0.1):  # else it is tried again for a while
+            with served.lake.within(1.0):  # else it is tried again for a while
                 assert isinstance(ends(refused), Exhausted), "a name without an epoch counts as named"
         opened(served, "third", owner="somebody else")
         served.lake.drop_producer("second")
@@ -188,7 +188,7 @@ def test_an_owner_at_the_limit_gives_up_its_own_that_have_rested(tmp_path: Path)
         many = [drawn(served) for _ in range(4)]
         for each in many[:3]:
             commit(served, each, 2, owner="flood")
-        with served.lake.within(0.1):
+        with served.lake.within(1.0):
             error = ends(lambda: commit(served, many[3], 2, owner="flood"))
         assert isinstance(error, Exhausted)
         assert error.retry_after

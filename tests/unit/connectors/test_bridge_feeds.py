@@ -167,7 +167,7 @@ def test_an_idle_partition_holds_the_table_back_and_is_named(lake: ls.Lake) -> N
     early = (moment - 10 * HOUR).isoformat()
     for read in (lambda: table.scan(require_complete_through=early).to_arrow(), lambda: count(lake, early)):
         with (
-            lake.within(0.5),
+            lake.within(2.0),
             pytest.raises(NotFresh, match=re.escape("feed 'complete/shop.orders/bridge/b-1/-/orders/1'")),
         ):
             read()

@@ -22,6 +22,7 @@ from lakestore_server.duties import rescales
 from tests.support.log_start import compact, move_log_start
 from tests.support.seeds import seeded
 from tests.support.served import DAY, Served
+from tests.support.waiting import until
 from tests.support.world.disk import SimDisk
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64()), ("s", pa.string())])
@@ -438,7 +439,7 @@ def test_writes_that_wait_in_the_queue_go_to_the_new_table(served: Served) -> No
 
     def hold() -> None:
         reached.set()
-        go_on.wait()
+        go_on.wait(60)
 
     duty = served.server.rescales
     with pytest.MonkeyPatch.context() as patch:
@@ -450,14 +451,12 @@ def test_writes_that_wait_in_the_queue_go_to_the_new_table(served: Served) -> No
     reached.wait()
     swaps = threading.Thread(target=duty.step, args=(uuid,))
     swaps.start()
-    while not len(served.engine.loop.queue):
-        pass
+    until(lambda: len(served.engine.loop.queue) > 0, "the swap waits for the loop")
     tokens: list[Any] = []
     rows = [{"k": i, "v": 100 + i, "s": "late"} for i in range(3, 40)]
     writes = threading.Thread(target=lambda: tokens.append(table.upsert(rows)))
     writes.start()
-    while len(served.engine.loop.queue) < 2:
-        pass
+    until(lambda: len(served.engine.loop.queue) == 2, "the write waits for the loop")
     go_on.set()
     for thread in (blocks, swaps, writes):
         thread.join()

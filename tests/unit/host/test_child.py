@@ -284,7 +284,7 @@ def test_close_does_not_wait_for_a_server_that_answers_a_question_for_ever(
 
     def serve(_verb: int, _question: bytes) -> list[bytes]:
         asked.set()
-        goes_on.wait()
+        goes_on.wait(60)
         return [b"1"]
 
     def ask() -> None:

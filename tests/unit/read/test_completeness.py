@@ -198,14 +198,17 @@ def test_a_read_of_the_head_waits_for_what_is_missing(served: Served, table: ls.
         assert lake.table(NAME).scan(require_complete_through=then).count() == 1
         thread.join()
 
+        over = threading.Event()
+
         def aged() -> None:
-            time.sleep(0.05)
-            served.clock.advance(7)
+            while not over.wait(0.05):
+                served.clock.advance(7)
 
         thread = threading.Thread(target=aged)
         thread.start()
         with lake.within(8), pytest.raises(NotFresh):
             lake.table(NAME).scan(require_complete_through=then + timedelta(microseconds=1)).count()
+        over.set()
         thread.join()
 
 

@@ -195,5 +195,5 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(databases._IDLE.da
 
 
 def test_a_forked_child_has_databases_of_its_own() -> None:
-    end = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=20, check=False)
+    end = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120, check=False)
     assert (end.stdout, end.stderr, end.returncode) == ("answered 0 0 1\n", "", 0)
