@@ -53,7 +53,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesSi
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """The end of a test has a time limit too: pytest-timeout ends its own one when a test has failed."""
-    item.config.hook.pytest_timeout_set_timer(item=item, settings=_get_item_settings(item))
+    settings = _get_item_settings(item)
+    if settings.timeout:
+        item.config.hook.pytest_timeout_set_timer(item=item, settings=settings)
 
 
 def pytest_collection_finish() -> None:

@@ -30,12 +30,14 @@ class Partings:
         """Send by `send(*request)`."""
         self._requests.put(request)
         if self._turn.acquire(blocking=False):
+            is_running = False
             try:
-                _thread.start_new_thread(self._run, ())
-            except BaseException as error:
-                self._turn.release()
-                if not isinstance(error, RuntimeError):  # no thread can be started: the requests wait for `close`
-                    raise
+                with suppress(RuntimeError):  # no thread can be started: the requests wait for the next one
+                    _thread.start_new_thread(self._run, ())
+                    is_running = True
+            finally:
+                if not is_running:
+                    self._turn.release()
 
     def close(self, seconds: float) -> None:
         """Send what waits, after some seconds also beside a thread that still sends. Put nothing later."""

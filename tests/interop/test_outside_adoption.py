@@ -242,7 +242,10 @@ def test_a_given_up_adoption_leaves_a_table_that_can_be_adopted(
     served: Served, outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _broken(served, outside, COMMITTED, monkeypatch)
-    served.lake.drop_table(f"{NAME}__adopting", purge=True)
+    with served.server.dropped._running:  # nothing is removed meanwhile
+        served.lake.drop_table(f"{NAME}__adopting", purge=True)
+        with served.lake.within(1.0), pytest.raises(Unavailable, match="files are being removed"):
+            served.lake.adopt(f"prod.{SOURCE}", "shop.other")
     served.lake.adopt(f"prod.{SOURCE}", "shop.other")
     assert served.lake.table("shop.other").scan().count() == 100
     assert outside.catalog().load_table("shop.other").scan(selected_fields=("id",)).to_arrow().num_rows == 100

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lakestore.errors import Conflict, Invalid, NotFound
+from lakestore.errors import Conflict, Invalid, NotFound, Unavailable
 from lakestore.model.names import ADOPTING
 from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
@@ -44,7 +44,10 @@ class OutsideSource:
         held = view.tables.get(owner)
         if held is not None and not held.table.is_adopting:
             raise Invalid(f"{where} is the lake of the Lakestore table {held.table.name} already")
-        if owner in view.dropped:
+        dropped = view.dropped.get(owner)
+        if dropped is not None and not dropped.until_us:
+            raise Unavailable(f"{where} is the lake of a dropped table whose files are being removed: try it again")
+        if dropped is not None:
             raise Invalid(f"{where} is the lake of a dropped table: bring it back with `lakestore undrop`")
         if owner and held is None and found.doc["properties"].get(our_tables.TIMELINE_PROPERTY) != self._own.timeline:
             raise Invalid(
