@@ -17,7 +17,19 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from lakestore.model.varint import varint
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire.fields import ALIGNED, BYTES, ROWS_MIN, Field, Rows, aligned, fields, only_bytes, size_of, tag
+from lakestore.wire.fields import (
+    ALIGNED,
+    BYTES,
+    ROWS_MIN,
+    Field,
+    Rows,
+    aligned,
+    fields,
+    only_bytes,
+    size_of,
+    tag,
+    whole,
+)
 
 COUNTS: tuple[str, ...] = tuple(
     field.name for field in pb.ChangeResult.DESCRIPTOR.fields if field.type == FieldDescriptor.TYPE_UINT64
@@ -48,9 +60,7 @@ class CommitMessage:
     def rows_of(self, change: int) -> pa.Buffer | None:
         """The rows of a change as one buffer; None if they are in the request."""
         parts = self.rows.get(change)
-        if parts is None:
-            return None
-        return pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts))
+        return None if parts is None else pa.py_buffer(whole(parts))
 
     def encoded(self) -> bytes:
         """The bytes for the wire."""

@@ -74,6 +74,11 @@ def tag(number: int) -> bytes:
     return varint(number << 3 | BYTES)
 
 
+def whole(rows: Rows) -> bytes | pa.Buffer:
+    """The rows in one piece. Several parts are copied."""
+    return rows[0] if len(rows) == 1 else b"".join(rows)
+
+
 def size_of(rows: Rows) -> int:
     """The bytes of rows."""
     return sum(map(len, rows))

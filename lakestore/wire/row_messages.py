@@ -17,7 +17,7 @@ import pyarrow as pa
 from lakestore.model.varint import varint
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
-from lakestore.wire.fields import ALIGNED, ROWS_MIN, Rows, aligned, fields, only_bytes, size_of, tag
+from lakestore.wire.fields import ALIGNED, ROWS_MIN, Rows, aligned, fields, only_bytes, size_of, tag, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class RowMessage:
     @property
     def rows(self) -> bytes | pa.Buffer:
         """The rows as one Arrow IPC stream. Several parts are joined at each access."""
-        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+        return whole(self.parts)
 
     def encoded(self) -> bytes:
         """The bytes for the wire."""

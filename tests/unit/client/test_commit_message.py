@@ -11,6 +11,7 @@ from lakestore.model.varint import varint
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import CommitMessage, taken_apart
 from lakestore.wire.fields import ALIGNED, ROWS_MIN
+from tests.support.wire_bytes import FIELDS, damaged, encoded_fields
 
 NAMES = st.text(max_size=40)
 SMALL = st.builds(
@@ -93,21 +94,14 @@ def test_of_rows_that_are_said_twice_the_last_count() -> None:
 @given(st.integers(0, 1 << 30), st.integers(0, 255), st.integers(0, 200), st.booleans())
 def test_a_damaged_message_is_judged_as_protobuf_does(place: int, byte: int, size: int, cut: bool) -> None:
     request = pb.CommitRequest(changes=[pb.Change(table="a.b", crc32c=1 << 31)], producer="someone", sequence=300)
-    data = bytearray(CommitMessage(request, {0: (large(ROWS_MIN + size),)}).encoded())
-    ends = [*range(80), *range(len(data) - 80, len(data))]
-    at = ends[place % len(ends)]
-    if cut:
-        del data[at:]
-    else:
-        data[at] = byte
-    assert whole(bytes(data)) == parsed(bytes(data))
+    data = damaged(CommitMessage(request, {0: (large(ROWS_MIN + size),)}).encoded(), place, byte, cut=cut)
+    assert whole(data) == parsed(data)
 
 
-@given(st.lists(st.tuples(st.integers(0, 15), st.integers(0, 7), st.binary(max_size=6)), max_size=6))
+@given(FIELDS)
 def test_any_fields_are_judged_as_protobuf_does(fields: list[tuple[int, int, bytes]]) -> None:
-    """Rows twice, rows that are a number, unknown fields and groups, lengths that lie."""
     rows = large(ROWS_MIN)
-    inside = b"".join(bytes([number << 3 & 127 | kind]) + value for number, kind, value in fields)
+    inside = encoded_fields(fields)
     with_rows = inside + b"\x1a" + varint(len(rows)) + rows
     for change in (with_rows, with_rows + inside):
         data = inside + b"\x0a" + varint(len(change)) + change + inside

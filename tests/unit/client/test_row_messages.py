@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.fields import ALIGNED, ROWS_MIN
 from lakestore.wire.row_messages import ChangeMessage, RowMessage, with_rows
+from tests.support.wire_bytes import FIELDS, damaged, encoded_fields
 
 TEXT, FLAG = st.text(max_size=40), st.booleans()
 NUMBER = st.integers(0, (1 << 32) - 1)
@@ -117,20 +118,13 @@ def test_of_rows_that_come_twice_the_last_count(kind: Any) -> None:
 
 @given(HEADS, st.integers(0, 1 << 30), st.integers(0, 255), st.integers(0, 200), st.booleans())
 def test_a_damaged_message_is_judged_as_protobuf_does(head: Any, place: int, byte: int, size: int, cut: bool) -> None:
-    data = bytearray(with_rows(head, (large(ROWS_MIN + size),)))
-    ends = [*range(80), *range(len(data) - 80, len(data))]
-    at = ends[place % len(ends)]
-    if cut:
-        del data[at:]
-    else:
-        data[at] = byte
-    assert as_read(type(head), bytes(data)) == by_protobuf(type(head), bytes(data))
+    data = damaged(with_rows(head, (large(ROWS_MIN + size),)), place, byte, cut=cut)
+    assert as_read(type(head), data) == by_protobuf(type(head), data)
 
 
-@given(HEADS, st.lists(st.tuples(st.integers(0, 15), st.integers(0, 7), st.binary(max_size=6)), max_size=6))
+@given(HEADS, FIELDS)
 def test_any_fields_are_judged_as_protobuf_does(head: Any, found: list[tuple[int, int, bytes]]) -> None:
-    """Rows twice, rows that are a number, unknown fields and groups, false lengths."""
-    around = b"".join(bytes([number << 3 & 127 | kind]) + value for number, kind, value in found)
+    around = encoded_fields(found)
     data = with_rows(head, (large(ROWS_MIN),))
     for each in (around + data, data + around, around + data + around):
         assert as_read(type(head), each) == by_protobuf(type(head), each)
