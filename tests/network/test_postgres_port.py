@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,11 @@ def connected(served: Served, user: str = "ann", **options: Any) -> psycopg.Conn
 def spoken(served: Served) -> socket.socket:
     """A plain connection."""
     return socket.create_connection(("127.0.0.1", port_of(served)), 20)
+
+
+def same(connection: psycopg.Connection[Any]) -> socket.socket:
+    """A socket of its own on psycopg's connection: each of both closes only its own descriptor."""
+    return socket.socket(fileno=os.dup(connection.pgconn.socket))
 
 
 def rest_of(plain: socket.socket) -> bytes:
@@ -300,11 +305,11 @@ def test_a_query_is_cancelled_by_its_client(served: Served) -> None:
 
 def test_a_client_that_leaves_ends_its_query(served: Served) -> None:
     assert served.server.queries is not None
-    connection = connected(served)
-    connection.pgconn.send_query(b"SELECT count(*) FROM range(1000000) a, range(1000000) b")
-    until(lambda: len(served.server.queries.running()) == 1, "the query runs")  # type: ignore[union-attr]
-    socket.socket(fileno=connection.pgconn.socket).shutdown(socket.SHUT_RDWR)
-    until(lambda: not served.server.queries.running(), "the query is over")  # type: ignore[union-attr]
+    with closing(connected(served)) as connection, same(connection) as plain:
+        connection.pgconn.send_query(b"SELECT count(*) FROM range(1000000) a, range(1000000) b")
+        until(lambda: len(served.server.queries.running()) == 1, "the query runs")  # type: ignore[union-attr]
+        plain.shutdown(socket.SHUT_RDWR)
+        until(lambda: not served.server.queries.running(), "the query is over")  # type: ignore[union-attr]
 
 
 def test_a_transaction_reads_one_cut_while_others_write(served: Served) -> None:
@@ -378,8 +383,7 @@ def test_a_connection_is_shown_among_the_clients(served: Served) -> None:
         return {each.peer: (each.principal, each.streams) for each in console.clients.now() if each.port == "postgres"}
 
     with connected(served) as connection:
-        plain = socket.socket(fileno=os.dup(connection.pgconn.socket))
-        with plain:
+        with same(connection) as plain:
             peer = ":".join(map(str, plain.getsockname()))
         assert shown()[peer] == ("ann", 1)
     until(lambda: shown()[peer] == ("ann", 0), "the end of the connection")
