@@ -1,7 +1,8 @@
 """The consumer group member of a bridge, with questions to the brokers.
 
-An assigned partition stays paused until `begin` says where to read: its position is in the lake, not in Kafka. The
-group's offsets are committed for tools that show lag, and never read.
+A partition that the group has assigned is not fetched until `begin` says where to read: its position is in the lake,
+not in Kafka. The library is never given a logical offset: a late answer to its question for one moves a partition that
+is being read. The group's offsets are committed for tools that show lag, and never read.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import (
-    OFFSET_END,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -188,7 +188,7 @@ class Source:
         self.assigned: set[Place] = set()
         """Partitions that the group has assigned to this member."""
         self.waiting: set[Place] = set()
-        """Assigned partitions that wait for `begin`."""
+        """Assigned partitions that wait for `begin`. The library does not fetch them."""
         self._led = ""
         self.leads = False
         """Whether the group has assigned the leading partition of `lead` to this member."""
@@ -204,11 +204,7 @@ class Source:
     def claim(self, places: Iterable[Place]) -> None:
         """Take partitions in addition to the assigned ones while `leads`."""
         new = set(places) - self.assigned
-        if new and self.leads:
-            partitions = _partitions(place for place in new if place.topic != self._led)
-            self._consumer.incremental_assign([TopicPartition(p.topic, p.partition, OFFSET_END) for p in partitions])
-            if partitions:
-                self._consumer.pause(partitions)
+        if self.leads:
             self.assigned |= new
             self.waiting |= new
 
@@ -217,7 +213,7 @@ class Source:
             again = (self._held - places) & self.assigned - self.waiting
             self._held = frozenset(places)
             self._consumer.resume(_partitions(again))
-            self._consumer.pause(_partitions(self._held & self.assigned))
+            self._consumer.pause(_partitions(self._held & self.assigned - self.waiting))
 
     def subscribe(self, topics: Sequence[str]) -> None:
         self.was_assigned = False
@@ -227,9 +223,7 @@ class Source:
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.was_assigned = True
-        consumer.incremental_assign([TopicPartition(each.topic, each.partition, OFFSET_END) for each in partitions])
-        if partitions:
-            consumer.pause(partitions)
+        consumer.incremental_assign([])  # without a call, the library would assign them where it likes
         if self._led:
             self.leads = self.leads or bool(partitions)
             return
@@ -240,13 +234,13 @@ class Source:
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         found = self._leaving(partitions)
         self._revoked(found)
-        self._yield(consumer, partitions)
+        self._yield(consumer, found)
         self._forget(found)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.was_assigned = False
         found = self._leaving(partitions)
-        self._yield(consumer, partitions)
+        self._yield(consumer, found)
         self._forget(found)
         self._lost(found)
 
@@ -256,10 +250,9 @@ class Source:
             return sorted(self.assigned)
         return [Place(each.topic, each.partition) for each in partitions]
 
-    def _yield(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _yield(self, consumer: Consumer, places: Iterable[Place]) -> None:
+        consumer.incremental_unassign(_partitions(self.assigned.intersection(places) - self.waiting))
         if self._led:
-            given = {Place(each.topic, each.partition) for each in partitions}
-            consumer.incremental_unassign(_partitions(self.assigned | given))
             self.leads, self._held = False, frozenset()
 
     def _forget(self, places: Iterable[Place]) -> None:
@@ -267,23 +260,22 @@ class Source:
         self.waiting.difference_update(places)
 
     def begin(self, offsets: Mapping[Place, int]) -> None:
-        """Read these partitions from these offsets."""
+        """Read these partitions, which wait, from these offsets."""
         partitions = [TopicPartition(place.topic, place.partition, offset) for place, offset in offsets.items()]
         if partitions:
-            self._consumer.incremental_unassign(partitions)
+            self._consumer.resume(partitions)  # before the fetch starts: beside its start, it could undo that
             self._consumer.incremental_assign(partitions)
-            self._consumer.resume(partitions)
         self.waiting.difference_update(offsets)
 
     def rest(self, places: Iterable[Place]) -> None:
-        """Pause partitions until `begin` and drop their buffered records."""
-        kept = self.assigned.intersection(places)
-        if kept:
-            self._consumer.pause(_partitions(kept))
-        self.waiting |= kept
+        """Fetch no more of these partitions until `begin`, and drop their buffered records."""
+        read = self.assigned.intersection(places) - self.waiting
+        if read:
+            self._consumer.incremental_unassign(_partitions(read))
+        self.waiting |= read
 
     def pause(self) -> None:
-        self._consumer.pause(_partitions(self.assigned))
+        self._consumer.pause(_partitions(self.assigned - self.waiting))
 
     def resume(self) -> None:
         self._consumer.resume(_partitions(self.assigned - self.waiting - self._held))
