@@ -727,10 +727,10 @@ def _log_start(server: Server) -> None:
 
 def _end(server: Server, seconds: float) -> None:
     """Drain and close within `seconds`. Acknowledged commits are durable in any case."""
+    event_log.event(log, logging.INFO, "draining", seconds=seconds, running=server.service.calls.running())
     limit = threading.Timer(seconds, _give_up)
     limit.daemon = True
     limit.start()
-    event_log.event(log, logging.INFO, "draining", seconds=seconds, running=server.service.calls.running())
     if not server.drain(seconds / 2):
         event_log.event(log, logging.WARNING, "calls are cut off", running=server.service.calls.running())
     server.close()

@@ -336,7 +336,8 @@ class Child:
             if not self._lock.acquire(timeout=END_SECONDS):
                 self._log.warning("a question of the process of %s is still being answered: it is left", self.name)
                 if (process := self._process) is not None:
-                    process.wait(END_SECONDS)
+                    with suppress(subprocess.TimeoutExpired):  # the kernel has not ended it yet
+                        process.wait(END_SECONDS)
                 return
         try:
             self._end()
