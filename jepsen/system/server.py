@@ -115,12 +115,13 @@ class Server:
     def _await_ports(self, said_before: int) -> None:
         deadline = time.monotonic() + START_SECONDS
         while True:
+            has_ended = self.pid is None  # before its log is read: what it said as it ended is in it
             with self._log.open("rb") as log:
                 log.seek(said_before)
                 said = log.read().decode(errors="replace")
             if re.search(r"gRPC on [\w.]+:\d+", said):
                 return
-            if self.pid is None or time.monotonic() > deadline:
+            if has_ended or time.monotonic() > deadline:
                 raise NotStarted(f"the server did not start: {said[-2000:]}")
             time.sleep(0.02)
 

@@ -79,7 +79,7 @@ class Wire:
     def _await_namespace(self) -> None:
         ours = Path("/proc/self/ns/net").readlink()
         theirs = Path(f"/proc/{self._holder.pid}/ns/net")
-        deadline = time.monotonic() + 5.0
+        deadline = time.monotonic() + 60.0
         while theirs.readlink() == ours:
             if time.monotonic() > deadline:
                 raise RuntimeError("the network namespace did not come to be")

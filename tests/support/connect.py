@@ -16,13 +16,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from jepsen.system.jvm import SHORT_LIVED
+from jepsen.system.server import free_port
 from lakestore.java import java
 from lakestore_demo.ivy import fetch
-from lakestore_demo.processes import Process, free_ports
+from lakestore_demo.processes import Process
 from tests.support.postgres import DATABASE, USER, Postgres
 
 VERSION = "4.3.0-debezium-3.6.1"
-START_SECONDS = 90.0
+START_SECONDS = 180.0
 _COORDINATES = (
     "org.apache.kafka:connect-runtime:4.3.0",
     "org.apache.kafka:connect-json:4.3.0",
@@ -50,7 +51,7 @@ class Connect:
         """`jars` is a folder with Connect and its connectors; Debezium's PostgreSQL connector by default. `options` are
         the JVM's."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._port, self._options = folder, free_ports(1)[0], options
+        self._folder, self._port, self._options = folder, free_port(), options
         self._jars = jars or fetch("connect", VERSION, _COORDINATES)
         settings = {
             "bootstrap.servers": bootstrap,

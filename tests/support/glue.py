@@ -22,7 +22,7 @@ from jepsen.system.server import free_port
 from lakestore_server.settings import Catalog as CatalogSettings
 
 VERSION = "5.2.5"
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 
 
 def home() -> Path:

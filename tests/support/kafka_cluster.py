@@ -11,9 +11,10 @@ from types import TracebackType
 from typing import Self
 
 from jepsen.system.jvm import SHORT_LIVED
+from jepsen.system.server import free_port
 from lakestore.java import java
 from lakestore_demo.broker import START_SECONDS, cluster_id, jars
-from lakestore_demo.processes import Process, free_ports
+from lakestore_demo.processes import Process
 from tests.support.waiting import until
 
 SESSION_MS = 3_000
@@ -25,7 +26,7 @@ class KafkaCluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._ports, self._controllers = free_ports(3), free_ports(3)
+        self._ports, self._controllers = [free_port() for _ in range(3)], [free_port() for _ in range(3)]
         self._java = [java(), "-Xmx192m", *SHORT_LIVED, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         self._java += ["-cp", f"{jars()}/*"]
         identity = cluster_id()

@@ -21,10 +21,10 @@ from typing import Any, Protocol, Self
 from pyiceberg.catalog import Catalog, load_catalog
 
 from jepsen.system.jvm import SHORT_LIVED
+from jepsen.system.server import free_port
 from lakestore.errors import Unavailable
 from lakestore.java import java
 from lakestore_demo.ivy import fetch
-from lakestore_demo.processes import free_ports
 from lakestore_server.settings import Catalog as CatalogSettings
 from tests.support.postgres import USER, Postgres
 
@@ -46,7 +46,7 @@ _STORES = (
     "dev.failsafe:failsafe:3.3.2",
 )
 """Jars for files in S3. They are named one by one, because Ivy takes minutes for all dependencies of `iceberg-aws`."""
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 
 
 class Killed(Exception):
@@ -84,7 +84,7 @@ class RestServer:
     def __init__(self, folder: Path, **properties: str) -> None:
         """`properties` are settings of its catalog, such as the address of a store. With one of them it opens S3."""
         self._folder, self._properties = folder, properties
-        (self.port,) = free_ports(1)
+        self.port = free_port()
         self.proxy = LossyProxy(self.port)
         self.start()
 
@@ -112,6 +112,7 @@ class RestServer:
                 urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v1/config", timeout=5).close()
                 return
             if self._process.poll() is not None or time.monotonic() > deadline:
+                self.end()
                 raise AssertionError(
                     f"the REST server did not start: {(self._folder / 'rest.log').read_text()[-2000:]}"
                 )

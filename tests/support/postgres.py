@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from lakestore_demo.processes import free_ports
+from jepsen.system.server import free_port
 
 USER, DATABASE = "postgres", "shop"
 START_SECONDS, SQL_SECONDS = 60.0, 300.0
@@ -59,7 +59,7 @@ class Postgres:
         if self._account is not None:
             owner = pwd.getpwnam(self._account)
             os.chown(self._folder, owner.pw_uid, owner.pw_gid)
-        self.port = free_ports(1)[0]
+        self.port = free_port()
         try:
             self._run("initdb", "-D", "data", "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
             with (self._folder / "data" / "postgresql.conf").open("a") as lines:

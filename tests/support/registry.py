@@ -20,7 +20,7 @@ from lakestore.java import java
 from lakestore_demo.ivy import fetch
 
 VERSION = "2.6.13.Final"
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 _ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
 _JSON = "application/vnd.schemaregistry.v1+json"
 

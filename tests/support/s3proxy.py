@@ -15,9 +15,9 @@ from typing import Self
 from urllib.error import HTTPError
 
 from jepsen.system.jvm import SHORT_LIVED
+from jepsen.system.server import free_port
 from lakestore.java import java
 from lakestore_demo.ivy import fetch
-from lakestore_demo.processes import free_ports
 
 VERSION = "4.0.0"
 _ARTIFACTS = (
@@ -46,7 +46,7 @@ _LOGGING = """<configuration>
 <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
 <encoder><pattern>%d %m%n</pattern></encoder></appender>
 <root level="warn"><appender-ref ref="out"/></root></configuration>"""
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 
 
 class S3ProxyProcess:
@@ -56,7 +56,7 @@ class S3ProxyProcess:
         self, folder: Path, *, bucket: str = "lakestore", stores_files: bool = False, memory: str = "1g"
     ) -> None:
         """`stores_files`: objects are files below the folder, not in memory."""
-        (port,) = free_ports(1)
+        port = free_port()
         self.address, self.bucket = f"127.0.0.1:{port}", bucket
         (folder / "objects").mkdir(parents=True)
         configuration = folder / "s3proxy.properties"

@@ -18,7 +18,7 @@ from lakestore.errors import Unavailable
 
 END_SECONDS = 20
 TAIL_LINES = 5
-PORTS = range(10_000, 32_000)
+PORTS = range(10_000, 12_000)
 """Ports below the ephemeral ranges of Linux, macOS and Windows. A port in those ranges may be taken before the
 process opens it.
 """
