@@ -16,7 +16,7 @@ from lakestore_server.operate.status import ServerStatus, StatusReader
 from lakestore_server.state.commit_record import Leader
 from tests.console.scene import LOGS, address, console_of, orders, queries_of
 from tests.support.browser import Browser
-from tests.support.replicas import Replicas
+from tests.support.replicas import LONG_LEASE_SECONDS, Replicas
 from tests.support.rights import token_of, write_auth
 from tests.support.served import SCHEMA, Served
 from tests.support.waiting import until
@@ -445,7 +445,7 @@ def test_a_follower_says_whom_it_follows_and_links_the_leader(page: Browser, tmp
         page.until(f"document.getElementById('role')?.textContent === {json.dumps(said)}")
         page.until("document.querySelectorAll('[aria-labelledby=replicas] tbody tr').length === 3")
 
-    with Replicas(tmp_path) as replicas:
+    with Replicas(tmp_path, lease_seconds=LONG_LEASE_SECONDS) as replicas:
         leading = replicas.leader()
         assert leading is not None
         leader, following = replicas.address(leading), (leading + 1) % 3

@@ -32,10 +32,22 @@ def run(*arguments: str) -> str:
 
 
 @pytest.fixture
-def pair(kafka: KafkaProcess, tmp_path: Path) -> Iterator[KafkaServers]:
+def journal(kafka: KafkaProcess, tmp_path: Path) -> str:
     journal = f"kafka://{kafka.address}/{tmp_path.name}"
     run("init-journal", "--journal", journal, "--replicas", "1")
+    return journal
+
+
+@pytest.fixture
+def pair(journal: str, tmp_path: Path) -> Iterator[KafkaServers]:
     with KafkaServers(journal, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def steady_pair(journal: str, tmp_path: Path) -> Iterator[KafkaServers]:
+    """Servers of which the first one leads for good."""
+    with KafkaServers(journal, tmp_path, environment={"LAKESTORE_JOURNAL_LEASE_SECONDS": "60"}) as made:
         yield made
 
 
@@ -92,9 +104,9 @@ def test_rows_of_a_long_commit_survive_the_kill_of_the_leader_that_took_them(
         assert position_of(lake.last_token).lsn == position_of(commit.token).lsn, "one commit"
 
 
-def test_a_follower_serves_reads_and_names_the_leader_for_the_rest(pair: KafkaServers) -> None:
-    leader = pair.the("leader")
-    follower = next(server for server in pair.servers if server is not leader)
+def test_a_follower_serves_reads_and_names_the_leader_for_the_rest(steady_pair: KafkaServers) -> None:
+    leader = steady_pair.the("leader")
+    follower = next(server for server in steady_pair.servers if server is not leader)
     with ls.connect(leader.address) as lake:
         table = lake.create_table("t.rows", SCHEMA, primary_key=["id"], buckets=1)
         token = table.upsert([{"id": number, "v": number} for number in range(100)])
@@ -106,7 +118,7 @@ def test_a_follower_serves_reads_and_names_the_leader_for_the_rest(pair: KafkaSe
             table.upsert([{"id": 1, "v": 2}])
         about = lake.status()["journal"]
         assert (about["kind"], about["role"], about["leader"]) == ("kafka", "follower", leader.address)
-        assert {each["address"] for each in about["replicas"]} == {server.address for server in pair.servers}
+        assert {each["address"] for each in about["replicas"]} == {server.address for server in steady_pair.servers}
     shown = run("replicas", "--server", follower.address)
     assert leader.address in shown
     assert "follower" in shown

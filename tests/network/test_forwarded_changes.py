@@ -22,7 +22,7 @@ from pyiceberg.exceptions import NoSuchTableError, ValidationException
 from lakestore_server.edge.leader_link import FORWARDED, LSN
 from lakestore_server.settings import Tls
 from tests.support.certificates import Authority
-from tests.support.replicas import Replicas
+from tests.support.replicas import LONG_LEASE_SECONDS, Replicas
 from tests.support.rights import token_of, write_auth
 from tests.support.sql_views import view_request
 from tests.support.waiting import until
@@ -38,7 +38,7 @@ ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": ["a", "b", "é"]})
 
 @pytest.fixture
 def replicas(tmp_path: Path) -> Iterator[Replicas]:
-    with Replicas(tmp_path, 2) as found:
+    with Replicas(tmp_path, 2, lease_seconds=LONG_LEASE_SECONDS) as found:
         yield found
 
 
@@ -195,7 +195,9 @@ def test_rights_are_those_of_the_callers_own_token(tmp_path: Path) -> None:
     key.write_bytes(bytes(range(32)))
     key.chmod(0o600)
     tls = {"cert": str(signed.cert), "key": str(signed.key), "peer_ca": str(authority.cert)}
-    with Replicas(tmp_path, 2, auth=str(auth), token_key=str(key), tls=Tls(**tls)) as replicas:
+    with Replicas(
+        tmp_path, 2, auth=str(auth), token_key=str(key), tls=Tls(**tls), lease_seconds=LONG_LEASE_SECONDS
+    ) as replicas:
         follower = follower_of(replicas)
         uri = f"https://{replicas.http(follower)}/iceberg/v1/namespaces"
         with httpx.Client(timeout=60.0, verify=ssl.create_default_context(cafile=authority.cert)) as http:

@@ -284,10 +284,15 @@ def test_a_message_that_kafka_refuses_ends_the_leadership_and_not_the_journal(
 ) -> None:
     journal, _ = leading(topic)
 
+    def settled() -> str:
+        asked = ConfigResource(ResourceType.TOPIC, topic.topic)
+        return str(topics.admin.describe_configs([asked])[asked].result(60)["max.message.bytes"].value)
+
     def limit(nbytes: int) -> None:
         entry = ConfigEntry("max.message.bytes", str(nbytes), incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic.topic, incremental_configs=[entry])
-        topics.admin.incremental_alter_configs([resource])[resource].result()
+        topics.admin.incremental_alter_configs([resource])[resource].result(60)
+        until(lambda: settled() == str(nbytes), "the broker's limit")
 
     journal.append(1, [b"x"])
     settle(journal, 1)
@@ -412,7 +417,7 @@ def test_nothing_acknowledged_is_lost_while_brokers_are_killed_and_paused(tmp_pa
 
 def served(topic: KafkaTopic, folder: Path, name: str) -> Server:
     """A server of the topic's journal, with ports."""
-    journal = Journal("kafka", topic.bootstrap, topic.topic, lease_seconds=1.0)
+    journal = Journal("kafka", topic.bootstrap, topic.topic, lease_seconds=5.0)
     running = Server(
         Settings(
             folder / name,

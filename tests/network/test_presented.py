@@ -31,7 +31,7 @@ from lakestore_server.snapshots.warehouse import Folders
 from tests.support.clickhouse import ClickHouseProcess
 from tests.support.engines import DuckDb, Sums, polars, pyiceberg
 from tests.support.log_tierer import LogTierer
-from tests.support.replicas import Replicas
+from tests.support.replicas import LONG_LEASE_SECONDS, Replicas
 from tests.support.rights import token_of, write_auth
 from tests.support.served import Served
 from tests.support.waiting import until
@@ -391,7 +391,7 @@ def test_nothing_is_left_of_a_reader_that_is_gone(shop: Shop) -> None:
 
 
 def test_servers_of_one_journal_remove_their_own_presented_files_alone(tmp_path: Path) -> None:
-    with Replicas(tmp_path, count=2, lease_grace_seconds=0) as replicas:
+    with Replicas(tmp_path, count=2, lease_seconds=LONG_LEASE_SECONDS, lease_grace_seconds=0) as replicas:
         with ls.connect(replicas.addresses) as lake:
             lake.create_table("shop.orders", SCHEMA, primary_key=["id"]).upsert([{"id": 1, "v": 2}])
         until(lambda: len({server.engine.view.lsn for server in replicas.servers}) == 1, "the row at both")

@@ -33,7 +33,7 @@ from lakestore_server.host.clock import Doubt, RealClock
 from lakestore_server.main import Server
 from lakestore_server.state.judge import Content, Judge, Kind, Standing, messages
 from tests.support.records import TABLE
-from tests.support.replicas import LEASE_SECONDS, Replicas
+from tests.support.replicas import LEASE_SECONDS, LONG_LEASE_SECONDS, Replicas
 from tests.support.served import Served
 from tests.support.sharing import Consumer
 from tests.support.waiting import refusal, until
@@ -153,6 +153,7 @@ def test_every_acknowledged_single_write_is_there_once(replicas: Replicas, ends:
         assert ids(log) == list(range(200))
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_follower_shows_the_connections_own_writes(replicas: Replicas) -> None:
     with ls.connect(replicas.addresses, reads="follower") as lake:
         table = lake.create_table("a.t", ROW, primary_key=["id"], buckets=1)
@@ -163,9 +164,11 @@ def test_a_follower_shows_the_connections_own_writes(replicas: Replicas) -> None
         assert position_of(lake.transport.head(pb.HeadRequest()).token).lsn >= position_of(token).lsn
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_look_up_at_a_follower_shows_what_a_writer_of_the_connection_wrote(tmp_path: Path) -> None:
     """The request names the token of the connection's last commit, and the writer's rows came after it."""
-    with Replicas(tmp_path, 2) as found, ls.connect(found.addresses, reads="follower") as lake:
+    replicas = Replicas(tmp_path, 2, lease_seconds=LONG_LEASE_SECONDS)
+    with replicas as found, ls.connect(found.addresses, reads="follower") as lake:
         leading = found.leader()
         assert leading is not None
         table = lake.create_table("a.t", ROW, primary_key=["id"], buckets=1)
@@ -295,7 +298,7 @@ def refused_by_changes(replicas: Replicas, number: int) -> None:
 
 
 def refused_over_http(replicas: Replicas, number: int) -> None:
-    answer = httpx.delete(f"http://{replicas.http(number)}/iceberg/v1/namespaces/other")
+    answer = httpx.delete(f"http://{replicas.http(number)}/iceberg/v1/namespaces/other", timeout=60)
     if answer.status_code == 503:
         raise NotLeader.of("")
 

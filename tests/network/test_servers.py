@@ -295,6 +295,7 @@ def test_single_writes_of_many_threads_go_on_while_the_leader_changes(fronts: Fr
         assert ids(log) == list(range(80))
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_subscription_and_its_acks_go_on_at_the_next_leader(fronts: Fronts) -> None:
     with ls.connect(fronts.addresses, reads="follower") as lake:
         log = lake.table("a.log")
@@ -327,6 +328,7 @@ def test_a_change_stream_goes_on_at_another_server(fronts: Fronts) -> None:
 # Reads
 
 
+@pytest.mark.usefixtures("settled")
 def test_reads_go_to_a_follower_and_writes_to_the_leader(fronts: Fronts) -> None:
     with ls.connect(fronts.addresses, reads="follower") as lake:
         table = lake.table("a.t")
@@ -370,6 +372,7 @@ def test_without_a_follower_the_leader_reads(fronts: Fronts) -> None:
         assert ids(lake.table("a.t")) == [1]
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_follower_waits_for_the_connections_own_writes(fronts: Fronts) -> None:
     with ls.connect(f"{fronts.fronts[0].address},{fronts.fronts[1].address}", reads="follower") as lake:
         leader, follower = fronts.fronts[:2]
@@ -396,6 +399,7 @@ def test_a_follower_waits_for_the_connections_own_writes(fronts: Fronts) -> None
         assert position_of(last).lsn > position_of(lake.last_token).lsn
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_read_stays_at_the_server_that_gave_its_lease(fronts: Fronts) -> None:
     with ls.connect(fronts.addresses, reads="follower") as lake:
         lake.table("a.t").upsert(rows(*range(10)))
@@ -410,6 +414,7 @@ def test_a_read_stays_at_the_server_that_gave_its_lease(fronts: Fronts) -> None:
         until(lambda: lessor.names.count("ReleaseLease") == 1, "the lease is released")
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_read_goes_on_where_its_server_is_gone(fronts: Fronts) -> None:
     with ls.connect(fronts.addresses, reads="follower") as lake:
         lake.table("a.t").upsert(rows(*range(10)))
@@ -510,6 +515,7 @@ def test_a_front_is_a_follower_until_it_leads(fronts: Fronts) -> None:
         assert isinstance(refusal(lambda: table.upsert(rows(1)), f"{fronts.fronts[0].address} leads", 0.2), NotLeader)
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_profile_says_where_reads_go(
     fronts: Fronts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -532,6 +538,7 @@ def test_a_profile_says_where_reads_go(
         ls.connect(profile="far")
 
 
+@pytest.mark.usefixtures("settled")
 def test_sparks_batch_reads_go_where_an_option_says(fronts: Fronts) -> None:
     options = {"server": fronts.addresses, "table": "a.t", "reads": "Follower"}
     with ls.connect(fronts.addresses) as lake:

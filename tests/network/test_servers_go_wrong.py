@@ -20,7 +20,7 @@ from lakestore.model.token import position_of
 from tests.network.test_servers import PROMPT, ROW, dead, ids, rows
 from tests.support.fronts import Fronts
 from tests.support.process import ServerProcess
-from tests.support.replicas import Replicas
+from tests.support.replicas import LONG_LEASE_SECONDS, Replicas
 from tests.support.served import Served
 from tests.support.waiting import refusal, until
 
@@ -48,6 +48,7 @@ def stranger(tmp_path: Path) -> Iterator[Fronts]:
             yield made
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_read_leaves_a_follower_that_dies_before_it_has_shown_a_write(fronts: Fronts) -> None:
     with ls.connect(fronts.addresses, reads="follower") as lake, lake.within(PROMPT):
         table = lake.table("a.t")
@@ -58,6 +59,7 @@ def test_a_read_leaves_a_follower_that_dies_before_it_has_shown_a_write(fronts: 
         assert ids(table) == [1]
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_read_that_asks_a_dead_leader_for_its_head_goes_on_at_the_next_one(fronts: Fronts) -> None:
     with ls.connect(fronts.addresses, reads="follower") as lake, lake.within(PROMPT):
         table = lake.table("a.t")
@@ -118,7 +120,7 @@ def test_a_leader_of_another_journal_gets_no_write(fronts: Fronts, stranger: Fro
 @pytest.fixture
 def lagging(tmp_path: Path) -> Iterator[tuple[Replicas, int]]:
     """Two servers, and the number of one that follows and lacks the last commit."""
-    with Replicas(tmp_path, 2) as found:
+    with Replicas(tmp_path, 2, lease_seconds=LONG_LEASE_SECONDS) as found:
         leading = found.leader()
         assert leading is not None
         with ls.connect(found.address(leading)) as lake:
@@ -132,6 +134,7 @@ def lagging(tmp_path: Path) -> Iterator[tuple[Replicas, int]]:
         yield found, 1 - leading
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_follower_that_lags_is_not_fresh(lagging: tuple[Replicas, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "REQUIRE_WAIT_SECONDS", 1.0)
     replicas, number = lagging

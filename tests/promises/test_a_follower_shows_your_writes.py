@@ -12,7 +12,7 @@ import pytest
 
 import lakestore as ls
 from lakestore.model.token import position_of
-from tests.support.replicas import Replicas
+from tests.support.replicas import LONG_LEASE_SECONDS, Replicas
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
@@ -56,7 +56,7 @@ class Behind:
 
 @pytest.fixture
 def behind(tmp_path: Path) -> Iterator[Behind]:
-    with Replicas(tmp_path) as replicas, Behind(replicas) as found:
+    with Replicas(tmp_path, lease_seconds=LONG_LEASE_SECONDS) as replicas, Behind(replicas) as found:
         yield found
 
 

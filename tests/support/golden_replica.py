@@ -36,7 +36,7 @@ def standing_of(folder: Path) -> Standing:
 
 def opened(folder: Path, root: Path) -> Replicas:
     """Servers on the log of an unpacked folder, none of them started. The log before the checkpoint is gone."""
-    replicas = Replicas(root, count=0)
+    replicas = Replicas(root, count=0, lease_seconds=3.0)
     position = standing_of(folder).position
     lines = (folder / MESSAGES).read_text().splitlines()
     log = replicas.log

@@ -67,8 +67,14 @@ class KafkaServers:
 
     def the(self, role: str) -> ServerProcess:
         """A server that has a role, once one has it."""
-        until(lambda: self._having(role), f"a {role}", self._patience)
-        return self._having(role)[0]
+        found: list[ServerProcess] = []
+
+        def has() -> bool:
+            found[:] = self._having(role)
+            return bool(found)
+
+        until(has, f"a {role}", self._patience)
+        return found[0]
 
     def _having(self, role: str) -> list[ServerProcess]:
         return [server for server in self.servers if server.alive and role_of(server) == role]

@@ -19,7 +19,9 @@ from lakestore_server.state.commit_record import Unknown
 from lakestore_server.state.judge import ForeignLog
 from tests.support.waiting import until
 
-LEASE_SECONDS = 1.0
+LEASE_SECONDS = 2.0
+LONG_LEASE_SECONDS = 10.0
+"""For tests that lose no leader: the one that there is goes on to lead on a busy machine."""
 
 
 class MemoryLog:
@@ -108,9 +110,18 @@ class MemoryEnd:
 class Replicas:
     """Servers on one log. A context manager. Any of them may lead."""
 
-    def __init__(self, root: Path, count: int = 3, clocks: Sequence[Clock] = (), **said: Any) -> None:
+    def __init__(
+        self,
+        root: Path,
+        count: int = 3,
+        clocks: Sequence[Clock] = (),
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+        **said: Any,
+    ) -> None:
         """`clocks` are the clocks of the first servers. With `clocks` a server confirms its clock after the usual time,
         otherwise at once. `said` are further settings of all servers."""
+        self._lease_seconds = lease_seconds
         limits = Limits() if clocks else Limits(clock_confirm_seconds=0)
         self._clocks, self._said = clocks, {"warehouse": str(root / "warehouse"), "limits": limits, **said}
         self.log, self._root, self._all = MemoryLog(), root, ExitStack()
@@ -134,7 +145,7 @@ class Replicas:
         made = Server(
             Settings(folder, port=0, http_port=0, **said),
             clock=clock,
-            journal_of=lambda *_: SharedJournal(end, clock, LEASE_SECONDS),
+            journal_of=lambda *_: SharedJournal(end, clock, self._lease_seconds),
             on_fatal=partial(self._fatal, len(self.servers)),
         )
         self._all.callback(self.stop, made, end)
@@ -155,10 +166,15 @@ class Replicas:
         leading = [i for i, server in enumerate(self.servers) if server.engine.is_leading and not self.ends[i].is_cut]
         return leading[0] if leading else None
 
-    def depose(self) -> None:
-        """Another server leads, and the leader so far lives on as a follower."""
+    def _present_leader(self) -> int:
+        until(lambda: self.leader() is not None, "a leader")
         number = self.leader()
         assert number is not None
+        return number
+
+    def depose(self) -> None:
+        """Another server leads, and the leader so far lives on as a follower."""
+        number = self._present_leader()
         self.ends[number].is_cut = True
         until(lambda: self.leader() is not None, "the next leader")
         self.ends[number].is_cut = False
@@ -166,9 +182,7 @@ class Replicas:
 
     def lose(self) -> None:
         """Lose the machine of the leader."""
-        number = self.leader()
-        assert number is not None
-        self.cut(number)
+        self.cut(self._present_leader())
 
     def cut(self, number: int) -> None:
         """The machine of this server is gone: nobody reaches it, and it reaches nobody."""
