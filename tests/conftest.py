@@ -12,7 +12,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
+from hypothesis import HealthCheck, settings
 from pytest_timeout import _get_item_settings
 
 os.environ["LAKESTORE_CACHE"] = "off"  # tests make other files under one name
@@ -23,6 +24,7 @@ from lakestore_server.settings import Settings
 from tests.support import seeds
 from tests.support.served import Served
 from tests.support.spark import SPARK_CONF
+from tests.support.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,11 +37,22 @@ if TYPE_CHECKING:
     from tests.support.side_by_side import FilesSideBySide
 
 settings.register_profile(
-    "fixed", deadline=None, print_blob=True, derandomize=True, database=None, max_examples=seeds.examples(100)
+    "fixed",
+    deadline=None,
+    print_blob=True,
+    derandomize=True,
+    database=None,
+    max_examples=seeds.examples(100),
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile("explore" if seeds.explores() else "fixed")
 """No example is timed, because a busy machine would fail it. `fixed` draws the same examples in every run."""
+
+
+for part in ("connect", "read", "write", "pool"):
+    setattr(DEFAULT_TIMEOUT_CONFIG, part, WAIT_SECONDS)
+"""Requests of tests wait as long as everything else: on a busy machine the five seconds of httpx are soon over."""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -16,6 +16,7 @@ from lakestore.evolution import SetContract
 from tests.promises.test_an_owner_decides import document
 from tests.support.engines import DuckDb
 from tests.support.served import Served
+from tests.support.waiting import joined
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("amount", pa.int64()), ("who", pa.string()), ("note", pa.string())]
@@ -102,12 +103,14 @@ def test_forty_saved_queries_do_not_notice_a_rename(served: Served) -> None:
             except Exception as error:
                 failures.append(error)
 
-    refreshing = threading.Thread(target=refresh)
+    refreshing = threading.Thread(target=refresh, daemon=True)
     refreshing.start()
-    orders.alter(rename={"amount": "total", "note": "remark"})
-    orders.alter(rename={"total": "sum_total"})
-    stop.set()
-    refreshing.join()
+    try:
+        orders.alter(rename={"amount": "total", "note": "remark"})
+        orders.alter(rename={"total": "sum_total"})
+    finally:
+        stop.set()
+        joined(refreshing)
     assert not failures
     assert during
     assert all(during)

@@ -8,6 +8,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 from jepsen.anomaly import Anomaly
@@ -29,6 +30,16 @@ from tests.simulation.world import STEPS_MAX, Stuck, World
 
 SIMULATED = tuple(name for name, make in WORKLOADS.items() if not make(random.Random(0)).needs)
 """Names of the workloads that need nothing beside a server."""
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Nothing is logged within the block."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @dataclass(frozen=True)
@@ -152,8 +163,7 @@ def run(case: Case) -> Outcome:
     made: list[_Watched] = []
     systems: list[SimSystem] = []
     anomalies: list[Anomaly] = []
-    logging.disable(logging.CRITICAL)
-    with folders.folder() as folder, installed(world), scaled(world, identity), scarce(world):
+    with _silence(), folders.folder() as folder, installed(world), scaled(world, identity), scarce(world):
 
         def main() -> None:
             about = identity, limits_of(shape), case.servers, case.reads, case.journal
@@ -183,7 +193,6 @@ def run(case: Case) -> Outcome:
             anomalies.append(Anomaly("unrecoverable", str(error)))
         except Exception as error:  # whatever ends a run is an anomaly of it
             anomalies.append(Anomaly("crashed", f"{type(error).__name__}: {error}"))
-    logging.disable(logging.NOTSET)
     history = made[0].history() if made else History([])
     anomalies += [each for system in systems for each in system.anomalies]
     anomalies += [each for verdict in verdicts for each in verdict.anomalies if each.name not in IDLE]

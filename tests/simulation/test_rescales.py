@@ -19,6 +19,7 @@ OF_OFFSETS = frozenset({"not-ordered", "not-reliable"})
 """Anomalies that compare offsets of a stream: after a swap, offsets are the copy's."""
 
 
+@pytest.mark.timeout(900)  # 18 runs
 @pytest.mark.parametrize("servers", [1, 3])
 def test_a_rescale_changes_no_answer(servers: int) -> None:
     seen = Counter[str]()

@@ -22,6 +22,7 @@ def _journal_without_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimFile, "sync", lambda _: None)
 
 
+@pytest.mark.timeout(900)  # up to 50 runs
 @pytest.mark.usefixtures("_journal_without_sync")
 def test_a_planted_bug_is_found_shrunk_and_found_again(capsys: pytest.CaptureFixture[str]) -> None:
     wanted_cases = (Case(case.seed, case.workload, faults=("power",)) for case in cases(range(40), ["log"]))

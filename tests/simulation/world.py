@@ -18,6 +18,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
+import pytest
 from greenlet import getcurrent, greenlet
 
 STEPS_MAX = 60_000
@@ -153,6 +154,8 @@ class World:
             work()
         except Killed:
             pass
+        except (KeyboardInterrupt, pytest.fail.Exception):
+            raise  # in `run`: the end of the test is no failure of the task in which it came
         except BaseException as error:  # the boundary of the task, as of a thread
             task.failure = error
             if not task.process.is_dead:
