@@ -58,6 +58,7 @@ from tests.support.documents import (
 )
 from tests.support.served import Served
 from tests.support.unrun import NOT_RUN, WRITTEN
+from tests.support.waiting import WAIT_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = pages()
@@ -328,16 +329,17 @@ def test_every_target_of_make_and_every_option_that_a_page_names_is_there() -> N
             assert find_spec(words[2]), line
 
 
-def test_servers_of_the_pages_start(tmp_path: Path) -> None:
+def test_servers_of_the_pages_start(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Each distinct one, with a folder and ports of its own."""
     served = [part for page in PAGES for part in parts(page) if part.text.startswith("lakestore serve ")]
     found = {part.text for part in served if runner_of(part) == HERE}
-    running = []
+    running: list[subprocess.Popen[str]] = []
     for number, text in enumerate(sorted(found)):
         words = shlex.split(text)[1:]
         words[words.index("--data") + 1] = str(tmp_path / str(number))
         command = [str(Path(sys.executable).parent / "lakestore"), *words, "--port", "0", "--http-port", "0"]
         running.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        request.addfinalizer(running[-1].kill)
     for process in running:
         assert process.stdout is not None
         said = []
@@ -347,5 +349,5 @@ def test_servers_of_the_pages_start(tmp_path: Path) -> None:
                 break
         assert process.poll() is None, "".join(said)
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=WAIT_SECONDS)
         assert process.returncode == 0

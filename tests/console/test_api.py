@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 import time
 import tomllib
 from collections.abc import Iterator
@@ -293,11 +294,11 @@ def test_a_tail_sends_the_newest_changes_and_ends_with_its_rights(served: Served
     file = served.server.access._file
     assert file is not None
     before = file.read_text()
-    listening = served.engine.wakeups.listeners
+    until(lambda: not served.engine.wakeups.listeners, "the ends of earlier streams")
     with as_(served, "report") as http, http.stream("GET", f"{API}/tables/shop.orders/tail") as stream:
         told = events(stream.iter_lines())
         assert next(told) == ("begin", {"table": "shop.orders"})
-        until(lambda: served.engine.wakeups.listeners > listening, "the tail")
+        until(lambda: served.engine.wakeups.listeners, "the tail")
         served.append("shop.orders", *range(250))
         kind, said = next(told)
         assert (kind, len(said["rows"]), said["skipped"]) == ("changes", tails.ROWS_MAX, 250 - tails.ROWS_MAX)
@@ -311,7 +312,7 @@ def test_a_tail_sends_the_newest_changes_and_ends_with_its_rights(served: Served
     until(lambda: not console_of(served)._tails._open, "the end of the tail")
     file.write_text(before)
     served.server.access.refresh()
-    assert served.engine.wakeups.listeners == listening
+    until(lambda: not served.engine.wakeups.listeners, "the end of its stream")
 
 
 def test_tails_are_few_and_a_reader_that_goes_leaves_nothing(served: Served) -> None:
@@ -323,11 +324,19 @@ def test_tails_are_few_and_a_reader_that_goes_leaves_nothing(served: Served) -> 
                 kind, said = next(events(refused.iter_lines()))
                 assert (kind, said["kind"]) == ("failed", "Exhausted")  # half of two, for one principal
     until(lambda: not console_of(served)._tails._open, "the end of the tail")
-    assert console_of(served)._tails._permits.held == 0
+    until(lambda: console_of(served)._tails._permits.held == 0, "its permit")
 
 
 def test_a_slow_reader_is_told_and_dropped(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
     monkeypatch.setattr(tails, "SLOW_SECONDS", 0.2)
+
+    listening = served.engine.wakeups.listeners
+
+    def write() -> None:
+        until(lambda: served.engine.wakeups.listeners > listening, "the tail")
+        served.append("web.clicks", 1)
+
+    writing = threading.Thread(target=write, daemon=True)
 
     async def read_slowly() -> list[bytes]:
         caller = served.server.access.caller(token_of("root"))
@@ -336,7 +345,7 @@ def test_a_slow_reader_is_told_and_dropped(monkeypatch: pytest.MonkeyPatch, serv
         async for event in tails.Tail(rpcs, rpcs.begin(caller, "Changes"), "web.clicks").events():
             found.append(event)
             if len(found) == 1:
-                asyncio.get_running_loop().call_later(0.2, lambda: served.append("web.clicks", 1))
+                writing.start()
             else:
                 await asyncio.sleep(0.4)
         return found

@@ -255,7 +255,7 @@ def test_a_snapshot_is_taken_whole_with_a_rest_within_and_with_what_is_written_m
         with closing(table.changes("snapshot")) as stream:
             writer = threading.Thread(target=lambda: table.upsert([{"id": 400}]))
             writer.start()
-            found = take_begun(stream, 0.05, 0.05, 0.3)
+            found = take_begun(stream, 0.05, 2.0, 20.0)
             writer.join()
     parts = [each.snapshot for each in found]
     assert parts == sorted(parts, reverse=True), "changes come behind the snapshot"
@@ -268,7 +268,7 @@ def test_a_stream_that_gives_nothing_and_does_not_end_has_answered_nothing(tmp_p
         table = lake.create_table("s.t", pa.schema([("id", pa.int64())]))
         table.append([{"id": 1}])
         assert [each.table.num_rows for each in take_to_end(table.changes(until="now"), 20.0)] == [1]
-        assert [each.table.num_rows for each in take_to_end(table.changes(), 0.3)] == [1], "without an end"
+        assert [each.table.num_rows for each in take_to_end(table.changes(), 3.0)] == [1], "without an end"
         with pytest.raises(ls.Unavailable, match="nothing came"):
             take_to_end(table.changes("latest"), 0.3)
 

@@ -50,7 +50,7 @@ def proxy() -> Iterator[HttpProxy]:
 
 
 def _ask(proxy: HttpProxy, method: str = "POST", path: str = "/a?b=1") -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(proxy.address, timeout=5)
+    connection = http.client.HTTPConnection(proxy.address, timeout=60)
     try:
         connection.request(method, path, body=b"hello" if method == "POST" else None)
         found = connection.getresponse()
@@ -72,7 +72,7 @@ def test_a_sound_proxy_carries_everything(proxy: HttpProxy) -> None:
 
 
 def test_chunked_requests_are_whole(proxy: HttpProxy) -> None:
-    connection = http.client.HTTPConnection(proxy.address, timeout=5)
+    connection = http.client.HTTPConnection(proxy.address, timeout=60)
     connection.request("POST", "/a", body=iter([b"hel", b"lo"]), encode_chunked=True)
     assert connection.getresponse().status == 201
     connection.close()

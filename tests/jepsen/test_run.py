@@ -125,7 +125,8 @@ def _ran(way: str, folder: Path | None = None) -> tuple[Verdict, Counting, Cell]
     counting = Counting(cell)
     nemeses = {way: Breaking(way, wait_seconds=30.0)}
     planned = [Planned(0.05, 0.1, way, 1)] if way else []
-    return Run(cell, [counting], nemeses, planned, COURSE, folder).run(), counting, cell
+    course = COURSE if way else replace(COURSE, seconds=60.0, operations=50)  # it ends with the last operation
+    return Run(cell, [counting], nemeses, planned, course, folder).run(), counting, cell
 
 
 def test_a_run_without_faults_succeeds_throughout(tmp_path: Path) -> None:
@@ -144,8 +145,10 @@ def test_an_unknown_outcome_ends_the_process_and_a_refusal_does_not(tmp_path: Pa
     unknown = [call for call in calls if call.kind is Kind.INFO]
     assert unknown
     assert lost.judged[0].counts["add"]["info"] == len(unknown)
-    assert counting.clients == len(unknown) + 2
-    assert len({call.process for call in calls}) == len(unknown) + 1
+    assert counting.clients == len({call.process for call in calls}) + 1
+    assert len({call.process for call in unknown}) == len(unknown)
+    last = {call.process: call for call in calls}
+    assert all(last[call.process] is call for call in unknown), "its process does nothing after it"
     assert all(call.ended == float("inf") for call in unknown)
     refused, counting, _ = _ran("refuses")
     assert refused.judged[0].counts["add"]["fail"]
@@ -156,7 +159,7 @@ def test_faults_are_in_the_history_and_are_mended() -> None:
     cell = Cell()
     counting = Counting(cell)
     planned = [Planned(0.01, 10.0, "loses", 1)]  # its end lies behind the run
-    tested = Run(cell, [counting], {"loses": Breaking("loses")}, planned, Course("7", 0.05, 1, 5))
+    tested = Run(cell, [counting], {"loses": Breaking("loses")}, planned, Course("7", 0.5, 1, 5))
     with mock.patch.object(run, "moments", lambda faults: schedule.moments(faults)[:1]):
         verdict = tested.run()
     assert not verdict.anomalies
@@ -194,19 +197,19 @@ def test_the_rest_is_read_behind_what_is_stuck() -> None:
 def test_a_call_that_never_ends_does_not_keep_the_rest() -> None:
     cell, never = Cell(), threading.Event()
     counting, does = Counting(cell), Counting.invoke
-    calls = itertools.count()
+    adds = itertools.count()
 
     def invoke(each: Invocation) -> int:
-        if next(calls) == 3:
+        if each.f == "add" and next(adds) == 0:
             never.wait(60.0)
         return does(counting, each)
 
     try:
         with mock.patch.object(run, "LOOK_SECONDS", 0.01), mock.patch.object(counting, "invoke", invoke):
-            verdict = Run(cell, [counting], {}, [], replace(COURSE, hung_seconds=0.3)).run()
+            verdict = Run(cell, [counting], {}, [], replace(COURSE, seconds=2.0, hung_seconds=3.0)).run()
     finally:
         never.set()
-    assert [each.sentence for each in verdict.anomalies] == ["add of counting-0 has not ended after 0.3 s"]
+    assert [each.sentence for each in verdict.anomalies] == ["add of counting-0 has not ended after 3 s"]
     assert verdict.judged[0].counts["read"] == {"ok": 1}
 
 

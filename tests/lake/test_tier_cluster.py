@@ -60,8 +60,14 @@ def hot_files(folder: Path) -> list[Path]:
 
 def busy_worker(cluster: Cluster) -> Worker:
     """A worker that has an executor."""
-    until(lambda: any(worker.executors() for worker in cluster.workers), "an executor")
-    return next(worker for worker in cluster.workers if worker.executors())
+    found: list[Worker] = []
+
+    def has() -> bool:
+        found[:] = [worker for worker in cluster.workers if worker.executors()]
+        return bool(found)
+
+    until(has, "an executor")
+    return found[0]
 
 
 def wait_for_round(lake: ls.Lake, tierer: subprocess.Popen[bytes], point: int) -> None:

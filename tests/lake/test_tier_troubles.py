@@ -129,7 +129,7 @@ def test_rounds_of_several_tables_run_side_by_side(rounds: Rounds, monkeypatch: 
     both = threading.Barrier(2)
 
     def flush(*_: object) -> None:
-        both.wait(30.0)
+        both.wait(120.0)
 
     monkeypatch.setattr(service, "flush", flush)
     if once:
@@ -183,7 +183,7 @@ def test_a_table_pays_for_its_own_rewrite_only(rounds: Rounds, monkeypatch: pyte
     def rewrite(_: object, fork: Fork) -> None:
         if fork.branch == BAD:
             begun.set()
-            go_on.wait(30.0)
+            go_on.wait(120.0)
 
     def fork(_: object, name: str, **__: object) -> Fork:
         scan: Any = SimpleNamespace(table=SimpleNamespace(uuid=name), lake_table=None)
@@ -196,7 +196,7 @@ def test_a_table_pays_for_its_own_rewrite_only(rounds: Rounds, monkeypatch: pyte
     bad, good = rounds.tierer._tables()
     for table in (bad, good):
         rounds.tierer._compact_beside(table)
-    assert begun.wait(30.0)
+    assert begun.wait(120.0)
     rounds.now += 100.0
     go_on.set()
     wait([running.rewritten for running in rounds.tierer._compacting.values()])
@@ -241,7 +241,7 @@ def test_a_long_round_is_told_with_its_progress(rounds: Rounds, monkeypatch: pyt
         if name == BAD:
             tools.progress.step(uuid, SPARK, 3_000)
             begun.set()
-            may_end.wait(30.0)
+            may_end.wait(120.0)
 
     def pass_on() -> None:
         if not once:
@@ -253,7 +253,7 @@ def test_a_long_round_is_told_with_its_progress(rounds: Rounds, monkeypatch: pyt
         running.start()
     else:
         rounds.tierer._begin_due(threading.Event())
-    assert begun.wait(30.0)
+    assert begun.wait(120.0)
     pass_on()
     rounds.now += 1.0
     pass_on()
@@ -334,7 +334,7 @@ def test_a_compaction_that_waits_is_given_up_at_the_end(rounds: Rounds, monkeypa
 
     def rewrite(_: object, fork: Fork) -> None:
         under_way.set()
-        ended.wait(30.0)
+        ended.wait(120.0)
         rewritten.append(fork.branch)
 
     def abandon(_: object, fork: Fork) -> None:
@@ -355,7 +355,7 @@ def test_a_compaction_that_waits_is_given_up_at_the_end(rounds: Rounds, monkeypa
     monkeypatch.setattr("lakestore_tiering.compact.abandon", abandon)
     for table in rounds.tierer._tables():
         rounds.tierer._round(table)
-    assert under_way.wait(30.0)
+    assert under_way.wait(120.0)
     monkeypatch.setattr(rounds.tierer._background, "shutdown", shutdown)
     rounds.tierer.close()
     assert rewritten == [BAD]

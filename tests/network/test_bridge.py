@@ -205,7 +205,7 @@ def test_a_pattern_that_no_topic_matches_is_told_and_once_ends(
 ) -> None:
     spec = replace(_spec(kafka, topic), topics=(TopicSpec("", pattern=f"{topic}.*", target=TableSpec("shop.events")),))
     stop = threading.Event()
-    late = threading.Timer(10, stop.set)
+    late = threading.Timer(100, stop.set)
     late.start()
     assert Bridge(spec, lake).run(once=True, stop=stop).records == 0
     late.cancel()

@@ -180,7 +180,7 @@ def test_a_bridge_logs_in_by_its_file_and_shows_no_password(
     assert "bridge secure: 100 records" in err
     assert lake.table("d.raw").scan().count() == 100
     monkeypatch.setenv("READER_PASSWORD", "not-the-one")
-    monkeypatch.setattr("lakestore.kafka.bridge.cluster.CALL_SECONDS", 5.0)
+    monkeypatch.setattr("lakestore.kafka.bridge.cluster.CALL_SECONDS", 20.0)
     out, err = said("bridge", "-f", str(path), "--check", code=1)
     assert "check mechanism, username and password of sasl" in out
     assert "not-the-one" not in out + err
@@ -197,13 +197,13 @@ def test_a_bridge_logs_in_by_its_file_and_shows_no_password(
 def test_a_connection_that_fails_tells_why(
     kafka: SecureKafka, options: dict[str, str], kind: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakestore.kafka.bridge.cluster.CALL_SECONDS", 5.0)
+    monkeypatch.setattr("lakestore.kafka.bridge.cluster.CALL_SECONDS", 20.0)
     with Cluster(_source(kafka, **options)) as cluster, pytest.raises(kind, match=says):
         cluster.topics()
 
 
 def test_tls_to_a_plain_port_and_no_broker_are_told(kafka: SecureKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestore.kafka.bridge.cluster.CALL_SECONDS", 5.0)
+    monkeypatch.setattr("lakestore.kafka.bridge.cluster.CALL_SECONDS", 20.0)
     with (
         Cluster(SourceSpec("", kafka.address, "g", None, {"security.protocol": "SSL"})) as cluster,
         pytest.raises(Unavailable, match=r"SSL handshake failed|in state SSL_HANDSHAKE"),

@@ -156,7 +156,7 @@ def test_every_snapshot_has_whole_transactions_while_bridges_are_killed(
                 victim.start()
                 rounds += 1
         assert amounts == bank.amounts
-    assert len(seen) > 5
+    assert len(seen) > 2
 
 
 def test_once_leaves_a_transaction_that_has_no_end(

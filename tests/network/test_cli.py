@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         assert found, said
         yield found[1]
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
 
 
 class Shell:

@@ -54,7 +54,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 batch.ack()
         yield found[1]
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
 
 
 ASKED: dict[str, list[str]] = {

@@ -148,12 +148,12 @@ def test_a_server_that_says_nothing_is_noticed_by_unary_calls(lake: ls.Lake, tab
 def test_a_server_that_says_nothing_is_noticed_by_streams(
     proxy: Proxy, table: ls.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakestore.client.retry.RETRY_SECONDS", 1.0)
-    monkeypatch.setattr("lakestore.client.grpc.HELLO_SECONDS", 1.0)
+    monkeypatch.setattr("lakestore.client.retry.RETRY_SECONDS", 5.0)
+    monkeypatch.setattr("lakestore.client.grpc.HELLO_SECONDS", 5.0)
     quick = [
         ("grpc.keepalive_time_ms", 1_000),
-        ("grpc.keepalive_timeout_ms", 1_000),
-        ("grpc.http2.ping_timeout_ms", 1_000),
+        ("grpc.keepalive_timeout_ms", 5_000),
+        ("grpc.http2.ping_timeout_ms", 5_000),
     ]
     monkeypatch.setattr("lakestore.client.grpc._CHANNEL", quick)
     with ls.connect(proxy.address) as lake:

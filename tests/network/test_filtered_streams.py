@@ -158,7 +158,7 @@ def test_members_that_share_a_condition_show_its_changes_once(
     def consume(member: str) -> None:
         options: dict[str, Any] = {"subscription": name, "shared": True, "member": member, "before_images": True}
         with closing(table.changes(where=where, until="now", **options)) as stream:
-            everybody.wait(30)
+            everybody.wait(120)
             for batch in stream:
                 got[member] += batch.to_pylist()
                 batch.ack()

@@ -32,7 +32,7 @@ from tests.support.flight_client import FlightClient, descriptor, put
 from tests.support.rights import token_of, write_auth
 from tests.support.seeds import examples, seeded
 from tests.support.served import Served
-from tests.support.waiting import until
+from tests.support.waiting import joined, until
 
 GRANTS = {"ann": {"shop.*": ["read"]}, "ben": {"shop.orders": ["read"]}, "root": {"*": ["admin"]}, "none": {}}
 SCHEMA = pa.schema([("id", pa.int64()), ("customer", pa.string()), ("amount", pa.decimal128(12, 2))])
@@ -244,7 +244,7 @@ def test_a_stream_under_way_ends_during_a_drain_and_a_new_one_is_refused(tmp_pat
             stream = client.stream("DoGet", ticket, pb.FlightData)
             parts = [next(stream), next(stream)]
             ended: list[bool] = []
-            drain = threading.Thread(target=lambda: ended.append(made.server.drain(30)))
+            drain = threading.Thread(target=lambda: ended.append(made.server.drain(120)))
             drain.start()
             until(lambda: made.server.service.calls.is_draining, "the drain")
             with pytest.raises(grpc.RpcError, match="going down") as error:
@@ -399,7 +399,7 @@ def test_a_query_is_cancelled_before_and_while_it_runs(served: Served, ann: Flig
     until(lambda: any(each.text == LONG and each.process for each in running(served)), "the query")
     (body,) = ann.act("CancelFlightInfo", pb.CancelFlightInfoRequest(info=info), raw=True)
     assert pb.CancelFlightInfoResult.FromString(body).status == pb.CANCEL_STATUS_CANCELLED
-    thread.join(20)
+    joined(thread)
     assert "cancelled" in str(failures[0].details())
     assert failures[0].code() is grpc.StatusCode.CANCELLED
     until(lambda: not running(served), "the end of the query")

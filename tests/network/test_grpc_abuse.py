@@ -29,7 +29,7 @@ from tests.support.process import ServerProcess
 from tests.support.seeds import seeded
 
 LIMITS = Limits(header_bytes=8 << 10, connection_streams=8, message_bytes=2 << 20, receiving_bytes=4 << 20)
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS, PING, GOAWAY = 4, 6, 7
 TABLES_PATH = "/lakestore.v1.Lakestore/ListTables"

@@ -102,7 +102,7 @@ def test_what_clients_hold_stays_valid_through_both_moves(tmp_path: Path) -> Non
         with lake.producer("etl") as producer, producer.commit(progress="one") as commit:
             commit.upsert("a.t", rows(4))
         stream = table.changes(subscription="billing", start="earliest")
-        batch = stream.next(timeout=30)
+        batch = stream.next(timeout=120)
         assert batch is not None
         batch.ack()
         seen = batch.to_arrow().num_rows
@@ -134,7 +134,7 @@ def test_what_clients_hold_stays_valid_through_both_moves(tmp_path: Path) -> Non
         rest = 0
         with table.changes(subscription="billing") as stream:
             while rest < 7 - seen:
-                more = stream.next(timeout=30)
+                more = stream.next(timeout=120)
                 assert more is not None
                 rest += more.to_arrow().num_rows
         assert rest == 7 - seen

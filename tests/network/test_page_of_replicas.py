@@ -78,7 +78,7 @@ class Laptop:
         """End a server in order."""
         process = self.servers.pop(folder)
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
     def lose(self, folder: str) -> None:
         """Kill a server and remove its folder."""
@@ -92,7 +92,7 @@ class Laptop:
     @staticmethod
     def _kill(process: subprocess.Popen[str]) -> None:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
 
 def answers(port: int, path: str) -> int:

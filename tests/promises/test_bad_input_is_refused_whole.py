@@ -221,10 +221,10 @@ def test_garbage_to_both_ports(process: ServerProcess) -> None:
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
             b"POST /iceberg/v1/namespaces HTTP/1.1\r\n",
         ):
-            with socket.create_connection((process.host, port), timeout=5) as client:
+            with socket.create_connection((process.host, port), timeout=60) as client:
                 client.sendall(head + chance.randbytes(2000))
     for body in (b"", b"{", b"[]", b'{"namespace": 7}', chance.randbytes(100)):
-        connection = http.client.HTTPConnection(process.host, process.http_port, timeout=10)
+        connection = http.client.HTTPConnection(process.host, process.http_port, timeout=60)
         connection.request("POST", "/iceberg/v1/namespaces", body, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         said = answer.read()

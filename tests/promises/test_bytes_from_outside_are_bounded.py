@@ -21,8 +21,8 @@ from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 
 LIMITS = Limits(
-    http_header_ms=400,
-    http_stall_ms=700,
+    http_header_ms=1_500,
+    http_stall_ms=2_500,
     http_connections=24,
     http_body_bytes=2 << 20,
     http_bodies_bytes=3 << 20,
@@ -205,7 +205,8 @@ def test_many_large_bodies_at_once_are_too_many(server: Server, url: str) -> Non
     head = f"{POSTED}Content-Length: {half + 10}\r\n\r\n".encode()
     with opened(server) as one, opened(server) as two:
         one.sendall(head + b" " * half)
-        two.sendall(head + b" " * half)
+        with contextlib.suppress(ConnectionError):  # refused before the last byte was sent
+            two.sendall(head + b" " * half)
         first, second = one.recv(65_536), two.recv(65_536)
         assert b" 503 " in first + second
     assert server.about["http"] in url
@@ -214,7 +215,8 @@ def test_many_large_bodies_at_once_are_too_many(server: Server, url: str) -> Non
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "GZIP", "identity, gzip"])
 def test_a_compressed_body_is_refused_unread(url: str, encoding: str) -> None:
     bomb = gzip.compress(b'{"namespace": ["' + b"a" * 10_000_000 + b'"]}')
-    answer = httpx.post(url + NAMESPACES, content=bomb[:100_000], headers=JSON | {"Content-Encoding": encoding})
+    headers = JSON | {"Content-Encoding": encoding}
+    answer = httpx.post(url + NAMESPACES, content=bomb[:100_000], headers=headers, timeout=WAIT_SECONDS)
     assert answer.status_code == 400
     assert "Content-Encoding" in answer.json()["error"]["message"]
 

@@ -19,12 +19,19 @@ from lakestore_tiering import Tierer
 from tests.lake.tiering_tables import NAME, SCHEMA, in_lake, in_table, items, keys
 from tests.support.folding import Fold
 from tests.support.log_start import compact
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
 
 
 def in_spark(lake: Any) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in lake.sql(f"SELECT id, text FROM {NAME}").collect())
+
+
+def retain(server: Server) -> None:
+    """Cut the log once the releases of all reads have come, for which no reader waits."""
+    until(lambda: not server.sources.leases.count, "the releases")
+    server.retention.run_once()
 
 
 def expected(end: int) -> list[tuple[int, str]]:
@@ -47,7 +54,7 @@ def test_union_reads_over_a_log_that_retention_has_cut(
         table.append(items(range(150, 200)))
         tierer.run_once(NAME, compaction=False)
     table.append(items(range(200, 230)))
-    server.retention.run_once()
+    retain(server)
     state = server.engine.view.named(NAME)
     assert sum(state.starts()) == 150
     assert in_lake(spark) == expected(200)
@@ -87,7 +94,7 @@ def test_the_tierer_down_for_longer_than_retention(
     assert in_table(table) == in_spark(spark_lake) == live
     with Tierer(lake, spark) as tierer:
         tierer.run_once(NAME, compaction=False)
-    server.retention.run_once()
+    retain(server)
     compact(server)
     state = server.engine.view.named(NAME)
     assert state.starts() == tuple(log.head for log in state.logs)

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import signal
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,8 +55,17 @@ class Faults:
         """What the quota leaves; None without one."""
         if self._quota is None:
             return None
-        used = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.suffix != ".mdb")
+        used = sum(_size(file) for file in folder.rglob("*") if file.suffix != ".mdb")
         return max(int(Path(self._quota).read_text()) - used, 0)
+
+
+def _size(path: Path) -> int:
+    """The bytes of a file; 0 of a folder, and of a file that another thread has removed."""
+    try:
+        about = path.stat()
+    except FileNotFoundError:
+        return 0
+    return about.st_size if stat.S_ISREG(about.st_mode) else 0
 
 
 class FaultyFile:

@@ -62,7 +62,7 @@ class FuzzedPorts:
         environment = {
             "LAKESTORE_POSTGRES_PORT": str(self.port),
             "LAKESTORE_FLIGHT_PORT": str(self.flight_port),
-            "LAKESTORE_LIMITS_SQL_START_MS": "1000",
+            "LAKESTORE_LIMITS_SQL_START_MS": "10000",
             "LAKESTORE_LIMITS_PRINCIPAL_PERCENT": "100",
             "LAKESTORE_LIMITS_QUERY_PROCESSES": "3",
             "LAKESTORE_AUTH": str(auth),

@@ -45,7 +45,7 @@ class StandIn:
         self.start()
         self.asked.append(request)
         self.begun.release()
-        if not self.gate.wait(20) or self._closed:
+        if not self.gate.wait(60) or self._closed:
             raise Unavailable("the stand-in was not let go")
         file = Path(plain(f"{request.folder}/{self.runs[-1]}/cut-{request.cut_id}-{len(self.asked)}.avro"))
         file.parent.mkdir(parents=True, exist_ok=True)

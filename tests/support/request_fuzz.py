@@ -28,7 +28,7 @@ from lakestore.wire import errors, rpc
 
 TABLES_KEPT = 12
 """Tables that the requests made and that are left standing; older ones are dropped."""
-CALL_SECONDS = 20.0
+CALL_SECONDS = 120.0
 ANSWERS_READ = 8
 """Messages of a stream that are read before it is left."""
 _CODES = {getattr(grpc.StatusCode, code) for code in ("INTERNAL", "UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED")}

@@ -76,13 +76,13 @@ def test_a_stream_sleeps_through_commits_to_other_tables(served: Served, monkeyp
 
     reader = threading.Thread(target=consume, daemon=True)
     reader.start()
-    assert arrived.wait(10)
+    assert arrived.wait(60)
     arrived.clear()
     for i in range(50):
         served.append(OTHER, i)
     assert len(looks) <= 3
     served.append(NAME, 2)
-    assert arrived.wait(10)
+    assert arrived.wait(60)
     assert len(got) == 2
     served.server.close()
     reader.join(10)

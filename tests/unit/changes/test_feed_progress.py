@@ -76,7 +76,7 @@ def test_a_stream_has_not_come_behind_a_batch_that_nobody_was_given(served: Serv
     start = stream.token or newest
     (batch,) = served.lake.table(NAME).changes(start, until="now")
     assert batch.to_arrow()["v"].to_pylist() == [2]
-    given = stream.next(timeout=5.0)
+    given = stream.next(timeout=60.0)
     assert given is not None
     assert stream.token == given.token
     stream.close()

@@ -111,7 +111,7 @@ def test_logins_at_once_are_all_kept(file: Path) -> None:
     for other in others:
         other.start()
     for other in others:
-        other.join(30)
+        other.join(120)
     assert [other.exitcode for other in others] == [0] * 4
     assert set(profiles.read_profiles().named) == {f"p{number}-{each}" for number in range(4) for each in range(8)}
     left = {each.name for each in file.parent.iterdir()}

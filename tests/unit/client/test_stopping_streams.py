@@ -103,7 +103,7 @@ def test_a_wait_with_an_end_gives_none_and_loses_nothing(both: Served, lake: ls.
         pass
     before = len(seen)
     assert stream.next(timeout=0.05) is None
-    with lake.within(0.05), pytest.raises(Unavailable, match="no change came") as refused:
+    with lake.within(0.05), pytest.raises(Unavailable, match=r"no change came|deadline passed") as refused:
         next(stream)
     assert refused.value.applied == "no"
     number = both.engine.view.lsn * 10

@@ -34,7 +34,7 @@ class FastJournal:
 
     def settle(self, beyond: int) -> int:
         with self.changed:
-            if not self.changed.wait_for(lambda: self.stored > beyond, 5.0):
+            if not self.changed.wait_for(lambda: self.stored > beyond, 60.0):
                 raise Unknown("the journal did not store a record in time")
             self.told = self.stored
             self.changed.notify_all()

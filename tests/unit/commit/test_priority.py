@@ -47,6 +47,7 @@ def test_a_large_request_waits_until_the_small_commits_under_way_are_answered() 
     first.__enter__()
     second.__enter__()
     waiting = begun(lambda: between.answered(LONG))
+    until(lambda: between._changed._waiters, "it waits")  # type: ignore[attr-defined]
     second.__exit__(None, None, None)
     waiting.join(0.1)
     assert waiting.is_alive(), "the first one is not answered yet"

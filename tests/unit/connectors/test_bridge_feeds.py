@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import lakestore as ls
+from lakestore.client import snapshot
 from lakestore.client.local import local_transport
 from lakestore.errors import Fenced, NotFresh
 from lakestore.evolution import SetContract, SetOptions
@@ -167,7 +169,7 @@ def test_an_idle_partition_holds_the_table_back_and_is_named(lake: ls.Lake) -> N
     early = (moment - 10 * HOUR).isoformat()
     for read in (lambda: table.scan(require_complete_through=early).to_arrow(), lambda: count(lake, early)):
         with (
-            lake.within(2.0),
+            patch.object(snapshot, "REQUIRE_WAIT_SECONDS", 0.5),
             pytest.raises(NotFresh, match=re.escape("feed 'complete/shop.orders/bridge/b-1/-/orders/1'")),
         ):
             read()

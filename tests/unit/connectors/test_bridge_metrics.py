@@ -26,7 +26,7 @@ def test_a_port_answers_all_that_is_counted_and_the_page_names_it() -> None:
     counts.halted["u"] = "gone"
     counts.latency.add(0.02)
     with serve_metrics(counts, 0) as port:
-        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
         with pytest.raises(Invalid, match="cannot be opened for metrics"), serve_metrics(counts, port):
             pass
     assert 'lakestore_bridge_rejected_total{code="bad-json",table="d.t"} 1.0' in text

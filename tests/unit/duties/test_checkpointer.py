@@ -85,6 +85,5 @@ def test_a_checkpoint_lets_go_of_the_rows_it_wrote_without_the_collector(tmp_pat
                 served.checkpoint()
             left = [each for each in gc.get_objects() if isinstance(each, SegmentCut | MemoryChunk)]
         finally:
-            gc.unfreeze()
             gc.enable()
     assert not left

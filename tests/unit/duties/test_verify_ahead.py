@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from lakestore.errors import Corrupt
+from lakestore_server import main
 from lakestore_server.commit import recovery
 from lakestore_server.duties import scrub
 from lakestore_server.duties.scrub import VerifyAhead
@@ -37,11 +39,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that waits until everything is compared."""
+    monkeypatch.setattr(main, "VerifyAhead", partial(VerifyAhead, 300.0))
+
+
 def segment_of(served: Served, table: str) -> Segment:
     (segment,) = [each for each in served.state(table).logs[0].chunks if isinstance(each, Segment)]
     return segment
 
 
+@pytest.mark.usefixtures("patient")
 def test_look_ups_after_a_start_compare_nothing_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Served(folder) as served:
         monkeypatch.setattr(Blocks, "is_whole", lambda *_: pytest.fail("a block is compared by a look-up"))
@@ -105,7 +114,7 @@ class Endless:
 
 
 def test_it_ends_when_its_time_is_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Endless(folder, monkeypatch, nbytes=1 << 20, seconds=0.5).waits == [0.1, 0.4]
+    assert Endless(folder, monkeypatch, nbytes=1 << 20, seconds=2.0).waits == [0.4, 1.6]
 
 
 def test_what_gets_nowhere_is_not_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +137,10 @@ def test_what_a_thread_reads_as_the_time_ends_holds_no_start_up(folder: Path, mo
         is_read.set()
 
 
+def _verifying() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name.startswith("verify-ahead")}
+
+
 def test_a_start_that_fails_ends_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise OSError("the journal cannot be read")
@@ -135,7 +148,7 @@ def test_a_start_that_fails_ends_it(folder: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(recovery, "_entries", fails)
     with pytest.raises(OSError, match="the journal cannot be read"):
         Served(folder)
-    assert not [each for each in threading.enumerate() if each.name.startswith("verify-ahead")]
+    assert not _verifying()
     monkeypatch.undo()
     with Served(folder) as served:
         assert served.lake.table("a.keyed").lookup([{"id": 7}]).num_rows == 1
@@ -145,7 +158,7 @@ def test_a_start_that_is_interrupted_while_it_waits_lets_go_of_everything(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A notebook keeps the exception, and with it all that the start had made."""
-    before = set(threading.enumerate())
+    before = _verifying()
 
     def interrupted(ahead: VerifyAhead) -> None:
         raise KeyboardInterrupt
@@ -154,7 +167,7 @@ def test_a_start_that_is_interrupted_while_it_waits_lets_go_of_everything(
     with pytest.raises(KeyboardInterrupt) as kept:
         Served(folder)
     monkeypatch.undo()
-    assert set(threading.enumerate()) <= before, kept
+    assert _verifying() <= before, kept
     with Served(folder) as served:
         assert served.lake.table("a.keyed").lookup([{"id": 7}]).num_rows == 1
 

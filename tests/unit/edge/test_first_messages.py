@@ -283,7 +283,7 @@ class Gated:
         self.asked.append(then)
 
     def _request(self, data: bytes | pa.Buffer) -> pb.CommitRequest:
-        assert self.goes_on.acquire(timeout=10)
+        assert self.goes_on.acquire(timeout=60)
         self.taken.append(data[0])
         return pb.CommitRequest(sequence=data[0])
 

@@ -41,7 +41,7 @@ class Held:
             outcome = Future[None]()
             self.syncs.append(outcome)
             if threading.current_thread().name == "journal-disk":
-                outcome.result(10)
+                outcome.result(60)
             sync()
 
         monkeypatch.setattr(file, "sync", held)
@@ -83,16 +83,16 @@ def test_records_are_written_while_others_are_synced_and_stand_with_the_next_syn
     held.until_written(3)
     assert held.journal.durable() == 0, "nothing stands before its sync is over"
     held.syncs[0].set_result(None)
-    assert first.result(10) == 2, "what was written beside the sync does not stand by it"
+    assert first.result(60) == 2, "what was written beside the sync does not stand by it"
     until(lambda: len(held.syncs) == 2, "the next sync, which nobody had to ask for")
     second = held.settle(2)
     held.append(4)
     held.until_written(4)
     held.syncs[1].set_result(None)
-    assert second.result(10) == 3
+    assert second.result(60) == 3
     until(lambda: len(held.syncs) == 3, "the last sync")
     held.syncs[2].set_result(None)
-    assert held.settle(3).result(10) == 4
+    assert held.settle(3).result(60) == 4
     assert held.frames == [1, 2, 3, 4]
     assert held.journal.written[1] == held.disk.size(held.disk.root / held.journal.written[0])
 
@@ -107,16 +107,16 @@ def test_a_write_that_fails_beside_a_sync_takes_nothing_from_it(held: Held) -> N
     held.append(3, 4)
     until(lambda: not held.disk.will_fail, "the write that fails")
     held.syncs[0].set_result(None)
-    assert first.result(10) == 2, "those in front of the failed one stand, by the sync of the cut"
+    assert first.result(60) == 2, "those in front of the failed one stand, by the sync of the cut"
     with pytest.raises(NotWritten) as refused:
-        held.settle(2).result(10)
+        held.settle(2).result(60)
     assert refused.value.lsn == 3
     assert held.frames == [1, 2]
     held.append(3)
     third = held.settle(2)
     until(lambda: len(held.syncs) == 3, "the sync of the one that came again")
     held.syncs[2].set_result(None)
-    assert third.result(10) == 3
+    assert third.result(60) == 3
     assert held.frames == [1, 2, 3]
 
 
@@ -128,9 +128,9 @@ def test_after_a_failed_sync_beside_writes_nothing_stands_any_more(held: Held) -
     held.until_written(2)
     held.syncs[0].set_exception(OSError(5, "Input/output error"))
     with pytest.raises(Unknown):
-        first.result(10)
+        first.result(60)
     with pytest.raises(Unknown):
-        held.settle(0).result(10)
+        held.settle(0).result(60)
     assert len(held.syncs) == 1, "no second sync, which would say that all is well"
 
 

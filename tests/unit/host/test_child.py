@@ -261,7 +261,7 @@ def test_it_ends_with_its_pipe_and_a_busy_one_is_broken_off(monkeypatch: pytest.
         if verb is SPIN:
             asking.start()
             assert spinning.wait(30)
-            monkeypatch.setattr(child, "END_SECONDS", 0.2)
+            monkeypatch.setattr(child, "END_SECONDS", 1.0)
         else:
             assert process.ask(ECHO) == b""
         process.close()
@@ -296,7 +296,7 @@ def test_close_does_not_wait_for_a_server_that_answers_a_question_for_ever(
     asking, closing = threading.Thread(target=ask), threading.Thread(target=process.close, daemon=True)
     asking.start()
     assert asked.wait(30)
-    monkeypatch.setattr(child, "END_SECONDS", 0.2)
+    monkeypatch.setattr(child, "END_SECONDS", 1.0)
     closing.start()
     closing.join(30)
     is_closed, code = not closing.is_alive(), begun.returncode

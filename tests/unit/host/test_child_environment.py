@@ -37,7 +37,7 @@ def test_a_process_that_runs_has_none_of_the_secrets(tmp_path: Path, monkeypatch
     (tmp_path / "says_its_environment.py").write_text("import os; print(*os.environ)")
     monkeypatch.syspath_prepend(tmp_path)
     process = child.module_process("says_its_environment", reads_stores=True)
-    names = set(process.communicate(timeout=30)[0].decode().split())
+    names = set(process.communicate(timeout=120)[0].decode().split())
     assert not names & set(SECRETS)
     assert names >= set(STORE)
 

@@ -17,6 +17,7 @@ from lakestore_server.catalog.contents import Name
 from lakestore_server.read import exact_deletes
 from lakestore_server.read.exact_deletes import FoundRows
 from tests.support.served import DAY, Served
+from tests.support.waiting import until
 
 KEYED = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 HOUR = 3_600
@@ -42,6 +43,7 @@ def test_a_rename_moves_the_name_and_nothing_else(served: Served) -> None:
     pointer = served.engine.view.pointers["a", "t"]
     stream = old.changes("latest")
     assert stream.next(timeout=0.05) is None
+    until(lambda: served.engine.wakeups.listeners, "the stream at the server")
     with Cut(lake.transport, ["a.t"], lease_seconds=60), lake.snapshot() as whole:
         table = lake.table("a.t").rename("b.u")
         assert table.name == "b.u"
@@ -51,7 +53,7 @@ def test_a_rename_moves_the_name_and_nothing_else(served: Served) -> None:
     assert ("a", "t") not in view.pointers
     assert (served.state("b.u").heads(), served.state("b.u").table.uuid) == (before.heads(), before.table.uuid)
     table.upsert([{"k": 9, "v": "y"}])
-    seen = stream.next(timeout=5)
+    seen = stream.next(timeout=60)
     assert seen is not None
     assert (seen.name, seen.to_pylist()[0]["k"]) == ("b.u", 9), "an open stream goes on by the table's uuid"
     assert [row["k"] for b in table.changes(subscription="s", until="now") for row in b.to_pylist()] == [9]
@@ -254,14 +256,14 @@ def test_a_subscription_is_reset(served: Served) -> None:
     table = served.lake.table("a.t")
     began = served.clock.us
     stream = table.changes(subscription="s")
-    first = stream.next(timeout=5)
+    first = stream.next(timeout=60)
     assert first is not None
     first.ack()
     served.clock.advance(DAY)
     token = table.upsert([{"k": 9, "v": "y"}])
     served.lake.reset_subscription("s", "earliest")
     with pytest.raises(Fenced, match="or reset: this consumer must stop"):
-        stream.next(timeout=5)
+        stream.next(timeout=60)
     with pytest.raises(Fenced, match="or reset: this consumer must stop"):
         first.ack()
     for to, found in (

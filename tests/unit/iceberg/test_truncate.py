@@ -111,7 +111,7 @@ def test_consumers_at_the_head_are_told_too(served: Served) -> None:
     assert table.truncate(check_only=True).subscriptions == ("s-False", "s-True")
     table.truncate()
     with pytest.raises(PositionExpired, match="truncate"):
-        stream.next(timeout=5)
+        stream.next(timeout=60)
     table.upsert([{"k": 3, "v": "y"}])
     listed = {each.name: each for each in served.lake.subscriptions()}
     assert listed["s-False"].expired

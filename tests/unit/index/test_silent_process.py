@@ -52,12 +52,13 @@ def test_large_messages_go_through_a_full_pipe_and_a_stuck_one_is_silent() -> No
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        pipe = BoundedPipe(process.stdin, process.stdout, 0.2)
+        pipe = BoundedPipe(process.stdin, process.stdout, 60.0)
         pipe.write(b"x" * 50_000)
         found = b""
         while len(found) < 50_000:
             found += pipe.read(7_000)
         assert found == b"x" * 50_000
+        pipe = BoundedPipe(process.stdin, process.stdout, 0.2)
         with pytest.raises(Silent):
             pipe.read(1)
         with pytest.raises(Silent):  # nobody reads what comes back

@@ -264,8 +264,11 @@ def test_an_eviction_ends_with_the_process(tmp_path: Path) -> None:
     """It is done to the end of its part, though the process has nothing else to do."""
     text = (
         "import sys, pathlib; from lakestore.iceberg import cache as c; c.WHOLE_VALUES_MAX = 10\n"
-        "cache = c.DerivedCache(pathlib.Path(sys.argv[1]), 64_000)\n"
-        "for number in range(40): cache.store(c.Key('k', 'g', str(number), '1'), {1: bytes(3_000)})\n"
+        "cache = lambda **beside: c.DerivedCache(pathlib.Path(sys.argv[1]), 64_000, **beside)\n"
+        "store = lambda cache, number: cache.store(c.Key('k', 'g', str(number), '1'), {1: bytes(3_000)})\n"
+        "filled = cache(beside=lambda work: None)\n"
+        "for number in range(40): store(filled, number)\n"
+        "store(cache(), 40)\n"
     )
     subprocess.run([sys.executable, "-c", text, str(tmp_path)], check=True)
     held = json.loads((tmp_path / caches._STATE).read_text())

@@ -11,6 +11,7 @@ import pyarrow as pa
 import lakestore as ls
 from lakestore import aio
 from lakestore.union.verify import verify
+from tests.support.waiting import joined
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int16()), ("word", pa.string())])
 ROWS, WRITERS = 200, 3
@@ -23,7 +24,7 @@ def test_writers_of_the_first_version_lose_nothing_while_the_table_is_altered(tm
         begun = threading.Barrier(WRITERS + 1)
 
         def write(number: int) -> None:
-            begun.wait(10)
+            begun.wait(60)
             with handles[number].writer() as writer:
                 for i in range(ROWS):
                     writer.upsert([{"id": number * ROWS + i, "n": i, "word": str(i)}])
@@ -33,14 +34,13 @@ def test_writers_of_the_first_version_lose_nothing_while_the_table_is_altered(tm
         threads = [threading.Thread(target=write, args=(number,)) for number in range(WRITERS)]
         for thread in threads:
             thread.start()
-        begun.wait(10)
+        begun.wait(60)
         table.alter(widen={"n": pa.int32()})
         for i in range(20):
             table.alter(
                 rename={"n" if i == 0 else f"n{i - 1}": f"n{i}"}, add={f"c{i}": pa.int32()}, default={f"c{i}": i}
             )
-        for thread in threads:
-            thread.join(60)
+        joined(*threads)
         found = table.scan().to_arrow().sort_by("id").to_pylist()
         assert [row["id"] for row in found] == list(range(ROWS * WRITERS))
         for row in found:

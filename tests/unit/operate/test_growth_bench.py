@@ -128,7 +128,8 @@ def test_files_count_as_in_memory_when_read_and_not_when_dropped(tmp_path: Path)
     forget(tmp_path / "within/two")
     assert page_cache.share(tmp_path / "within") == 0.0
     assert page_cache.share(tmp_path) <= 0.5
-    assert page_cache.fill(tmp_path) == page_cache.share(tmp_path) == 1.0
+    assert page_cache.fill(tmp_path) >= page_cache.ENOUGH
+    assert page_cache.share(tmp_path) >= page_cache.ENOUGH
 
 
 def test_reads_tell_how_much_of_the_files_was_in_memory() -> None:

@@ -62,7 +62,9 @@ def test_the_calls_of_a_query_are_in_its_trace(lake: ls.Lake, spans: InMemorySpa
     assert found["sql INTERNAL"].attributes == {"lakestore.text": "SELECT sum(id) FROM a.t"}
     context = found["sql INTERNAL"].context
     assert context is not None
-    assert {each.context.trace_id for each in found.values() if each.context} == {context.trace_id}
+    traces = {name: each.context.trace_id for name, each in found.items() if each.context}
+    traces.pop("ReleaseLease SERVER", None)  # nobody waits for it: it is no part of the query
+    assert set(traces.values()) == {context.trace_id}
     assert "Plan SERVER" in found
 
 

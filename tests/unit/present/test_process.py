@@ -34,7 +34,7 @@ def presenting(tmp_path: Path) -> Iterator[Presenting]:
 
 @pytest.fixture
 def process() -> Iterator[SnapshotBuilderProcess]:
-    process = SnapshotBuilderProcess(silence_seconds=20)
+    process = SnapshotBuilderProcess(silence_seconds=120)
     yield process
     process.close()
 
@@ -116,7 +116,7 @@ def test_nobody_waits_for_a_start_while_a_table_is_presented(
     def fetch(request: pb.FetchRequest) -> Iterator[RowMessage]:
         starting = threading.Thread(target=process.start, daemon=True)
         starting.start()
-        starting.join(5)
+        starting.join(60)
         waited.append(starting.is_alive())
         yield from presenting.served.verbs("Fetch").fetch(request)
 
@@ -144,7 +144,7 @@ def test_an_error_of_the_fetch_is_the_answer(presenting: Presenting, process: Sn
 def test_the_process_ends_with_its_pipe_and_a_silent_one_is_ended(
     presenting: Presenting, process: SnapshotBuilderProcess
 ) -> None:
-    process.start()
+    assert count(presenting, process) == 100
     child = process._child._process
     assert child is not None
     process.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import threading
 
 import pytest
 
@@ -23,12 +22,12 @@ def walls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The ends of the process, which goes on. The thread of a watch stops at one."""
+    """The ends of the process, which goes on. The thread of a watch ends at one."""
     found: list[int] = []
 
     def end(status: int) -> None:
         found.append(status)
-        threading.Event().wait()
+        raise SystemExit
 
     monkeypatch.setattr(os, "_exit", end)
     return found
@@ -51,6 +50,7 @@ def test_a_question_beyond_the_bound_is_interrupted_and_the_next_one_is_not(
     monkeypatch: pytest.MonkeyPatch, exits: list[int]
 ) -> None:
     interrupts: list[str] = []
+    monkeypatch.setattr(module, "GRACE_SECONDS", 60.0)
     made = watch(monkeypatch, -(1 << 40), interrupts)
     made.begin()
     until(lambda: bool(interrupts), "an interrupt")
@@ -64,6 +64,7 @@ def test_a_question_beyond_the_bound_is_interrupted_and_the_next_one_is_not(
 @pytest.mark.usefixtures("walls")
 def test_a_question_that_keeps_its_memory_ends_the_process(monkeypatch: pytest.MonkeyPatch, exits: list[int]) -> None:
     interrupts: list[str] = []
+    monkeypatch.setattr(module, "GRACE_SECONDS", 2.0)
     watch(monkeypatch, -(1 << 40), interrupts).begin()
     until(lambda: bool(exits), "the end of the process")
     assert exits == [module.EXIT_STATUS]
@@ -95,6 +96,7 @@ def test_a_question_is_not_interrupted_for_the_memory_of_the_one_before(monkeypa
 @pytest.mark.parametrize("error", [MemoryError, OSError])
 def test_a_look_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
     interrupts: list[str] = []
+    monkeypatch.setattr(module, "GRACE_SECONDS", 60.0)
     made = watch(monkeypatch, 1 << 40, interrupts)
     failures = [error()]
 
@@ -105,5 +107,5 @@ def test_a_look_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(made, "_taken", taken)
     made.begin()
-    until(lambda: interrupts, "an interrupt", 10)
+    until(lambda: interrupts, "an interrupt")
     assert made.end()

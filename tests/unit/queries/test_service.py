@@ -218,6 +218,13 @@ def test_a_lost_token_ends_the_answer_under_way(served: Served) -> None:
         served.clock.advance(2)
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that kills no process which is slow to end its answer."""
+    monkeypatch.setattr(module, "INTERRUPT_SECONDS", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_any_thread_cancels(served: Served, service: QueryService) -> None:
     asked, errors = session(served), list[LakestoreError]()
     rows(asked, "SELECT 1")
@@ -240,6 +247,7 @@ def test_any_thread_cancels(served: Served, service: QueryService) -> None:
     assert [each.child.pid for each in service.pool._idle] == [process], "it answers the next question"
 
 
+@pytest.mark.usefixtures("patient")
 def test_an_answer_that_is_closed_early_leaves_its_process(served: Served, service: QueryService) -> None:
     asked, question = session(served), Question(MANY.format(50_000_000))
     pids = set()
@@ -297,10 +305,10 @@ def test_time_is_over_also_for_a_client_that_does_not_read(
 ) -> None:
     asked = session(served)
     rows(asked, "SELECT 1")  # the process is there
-    monkeypatch.setattr(service, "limits", Limits(query_seconds=1))
     with asked.run(Question(MANY.format(50_000_000))) as answer:
         parts = answer.parts()
         next(parts)
+        monkeypatch.setattr(service, "limits", Limits(query_seconds=1))
         (run,) = list(service._runs)
         until(lambda: bool(run._why), "the end of the time")
         with pytest.raises(Cancelled, match="it took 1 seconds"):
@@ -422,8 +430,8 @@ def test_endless_parts_end_with_the_time(
     served: Served, service: QueryService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_CONFINED", "tests.support.garbage_process")
-    monkeypatch.setattr(service, "limits", Limits(query_seconds=4))
     with session(served).run(Question("endless")) as answer:
+        monkeypatch.setattr(service, "limits", Limits(query_seconds=4))
         sizes = (len(part.data) for part in slowly(answer.parts()))
         with pytest.raises(Cancelled, match="it took 4 seconds"):
             max(sizes)

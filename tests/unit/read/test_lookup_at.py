@@ -108,7 +108,7 @@ def test_a_cut_that_lies_ahead_is_waited_for(served: Served, lake: ls.Lake) -> N
     other.upsert([{"a": "x", "b": 1, "v": 1}])
     assert not found
     table.upsert([{"a": "x", "b": 1, "v": 2}])
-    reader.join(20)
+    reader.join(60)
     assert found[0].column("v").to_pylist() == [2]
 
 
