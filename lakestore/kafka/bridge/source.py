@@ -8,8 +8,9 @@ is being read. The group's offsets are committed for tools that show lag, and ne
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -151,6 +152,7 @@ _DEFAULTS = {
     "reconnect.backoff.max.ms": 2_000,
 }
 _AT_END = KafkaError._PARTITION_EOF  # noqa: SLF001 (librdkafka's own errors have such names)
+_DAMAGED = KafkaError._BAD_MSG  # noqa: SLF001
 _TIMED_OUT = KafkaError._TIMED_OUT  # noqa: SLF001
 _MOVED = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
 _SETTINGS = {KafkaError.INVALID_SESSION_TIMEOUT, KafkaError.INCONSISTENT_GROUP_PROTOCOL, KafkaError.INVALID_GROUP_ID}
@@ -189,12 +191,14 @@ class Source:
         """Partitions that the group has assigned to this member."""
         self.waiting: set[Place] = set()
         """Assigned partitions that wait for `begin`. The library does not fetch them."""
+        self._resting: set[Place] | None = None
+        """Partitions that rest since the group has asked for some; None while it does not ask."""
         self._led = ""
         self.leads = False
         """Whether the group has assigned the leading partition of `lead` to this member."""
         self._held: frozenset[Place] = frozenset()
         self.was_assigned = False
-        """Whether the group has answered since the last `subscribe`, and has not lost this member since."""
+        """Whether the group has answered since the last `subscribe`, and has not taken partitions since."""
 
     def lead(self, topic: str) -> None:
         """Wait for the only partition of a topic. Its owner may `claim` other partitions."""
@@ -232,32 +236,33 @@ class Source:
         self.waiting |= found
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        found = self._leaving(partitions)
-        self._revoked(found)
-        self._yield(consumer, found)
-        self._forget(found)
+        with self._given_up(consumer, partitions) as found:
+            self._revoked(found)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self.was_assigned = False
-        found = self._leaving(partitions)
-        self._yield(consumer, found)
-        self._forget(found)
-        self._lost(found)
+        with self._given_up(consumer, partitions) as found:
+            self._lost(found)
 
-    def _leaving(self, partitions: list[TopicPartition]) -> list[Place]:
-        """Partitions to give up on a revoke: all if the leading one was revoked, otherwise the revoked ones."""
-        if self._led:
-            return sorted(self.assigned)
-        return [Place(each.topic, each.partition) for each in partitions]
+    @contextmanager
+    def _given_up(self, consumer: Consumer, partitions: list[TopicPartition]) -> Iterator[list[Place]]:
+        """Give partitions up behind the block, whatever becomes of it: all if the leading one was revoked.
 
-    def _yield(self, consumer: Consumer, places: Iterable[Place]) -> None:
-        consumer.incremental_unassign(_partitions(self.assigned.intersection(places) - self.waiting))
-        if self._led:
-            self.leads, self._held = False, frozenset()
-
-    def _forget(self, places: Iterable[Place]) -> None:
-        self.assigned.difference_update(places)
-        self.waiting.difference_update(places)
+        The first call that unassigns is the member's answer to the group, and a second one may come when the library
+        takes no more. So there is one, which also has the partitions that rest since the block.
+        """
+        self.was_assigned = False  # the group assigns anew next
+        places = sorted(self.assigned) if self._led else [Place(each.topic, each.partition) for each in partitions]
+        self._resting = set[Place]()
+        try:
+            yield places
+        finally:
+            read = self.assigned.intersection(places) - self.waiting | self._resting
+            self._resting = None
+            if self._led:
+                self.leads, self._held = False, frozenset()
+            self.assigned.difference_update(places)
+            self.waiting.difference_update(places)
+            consumer.incremental_unassign(_partitions(read))
 
     def begin(self, offsets: Mapping[Place, int]) -> None:
         """Read these partitions, which wait, from these offsets."""
@@ -270,9 +275,11 @@ class Source:
     def rest(self, places: Iterable[Place]) -> None:
         """Fetch no more of these partitions until `begin`, and drop their buffered records."""
         read = self.assigned.intersection(places) - self.waiting
-        if read:
-            self._consumer.incremental_unassign(_partitions(read))
         self.waiting |= read
+        if self._resting is not None:
+            self._resting |= read
+        elif read:
+            self._consumer.incremental_unassign(_partitions(read))
 
     def pause(self) -> None:
         self._consumer.pause(_partitions(self.assigned - self.waiting))
@@ -303,7 +310,7 @@ class Source:
             polled.gone.add(place.topic)
         elif error.code() in _SETTINGS:
             raise Invalid(f"Kafka at {self._spec.bootstrap} refuses a setting of the source: {error.str()}")
-        elif error.code() in DENIED or error.fatal():
+        elif error.code() in DENIED or error.code() == _DAMAGED or error.fatal():
             raise self._failure(error, "read")
         else:
             LOG.warning("Kafka at %s: %s", self._spec.bootstrap, error.str())
