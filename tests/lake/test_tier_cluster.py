@@ -21,7 +21,7 @@ from lakestore_server.main import Server
 from lakestore_spark.session import RUNTIME
 from tests.support.process import ServerProcess
 from tests.support.spark_cluster import Cluster, Worker, kill, process, standalone
-from tests.support.waiting import until
+from tests.support.waiting import first_of, until
 
 pytestmark = pytest.mark.timeout(400)
 SCHEMA = pa.schema(
@@ -60,14 +60,7 @@ def hot_files(folder: Path) -> list[Path]:
 
 def busy_worker(cluster: Cluster) -> Worker:
     """A worker that has an executor."""
-    found: list[Worker] = []
-
-    def has() -> bool:
-        found[:] = [worker for worker in cluster.workers if worker.executors()]
-        return bool(found)
-
-    until(has, "an executor")
-    return found[0]
+    return first_of(lambda: [worker for worker in cluster.workers if worker.executors()], "an executor")
 
 
 def wait_for_round(lake: ls.Lake, tierer: subprocess.Popen[bytes], point: int) -> None:

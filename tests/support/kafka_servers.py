@@ -8,7 +8,7 @@ from typing import Self
 
 import lakestore as ls
 from tests.support.process import ServerProcess
-from tests.support.waiting import WAIT_SECONDS, until
+from tests.support.waiting import WAIT_SECONDS, first_of
 
 LEASE_SECONDS = 1
 
@@ -67,14 +67,7 @@ class KafkaServers:
 
     def the(self, role: str) -> ServerProcess:
         """A server that has a role, once one has it."""
-        found: list[ServerProcess] = []
-
-        def has() -> bool:
-            found[:] = self._having(role)
-            return bool(found)
-
-        until(has, f"a {role}", self._patience)
-        return found[0]
+        return first_of(lambda: self._having(role), f"a {role}", self._patience)
 
     def _having(self, role: str) -> list[ServerProcess]:
         return [server for server in self.servers if server.alive and role_of(server) == role]

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
@@ -13,6 +14,7 @@ from lakestore.client.retry import within
 from lakestore.errors import LakestoreError
 
 WAIT_SECONDS = 120.0
+T = TypeVar("T")
 
 
 def until(done: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
@@ -21,6 +23,18 @@ def until(done: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) 
     while not done():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
         time.sleep(0.005)
+
+
+def first_of(ask: Callable[[], list[T]], what: str, seconds: float = WAIT_SECONDS) -> T:
+    """The first of what is found, once something is."""
+    there: list[T] = []
+
+    def is_there() -> bool:
+        there[:] = ask()
+        return bool(there)
+
+    until(is_there, what, seconds)
+    return there[0]
 
 
 def joined(*threads: threading.Thread) -> None:
