@@ -250,7 +250,7 @@ class Source:
         The first call that unassigns is the member's answer to the group, and a second one may come when the library
         takes no more. So there is one, which also has the partitions that rest since the block.
         """
-        self.was_assigned = False  # the group assigns anew next
+        self.was_assigned = False  # the group assigns some next
         places = sorted(self.assigned) if self._led else [Place(each.topic, each.partition) for each in partitions]
         self._resting = set[Place]()
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 
 import pytest
 
@@ -22,12 +23,12 @@ def walls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The ends of the process, which goes on. The thread of a watch ends at one."""
+    """The ends of the process, which goes on. The thread of a watch stops at one."""
     found: list[int] = []
 
     def end(status: int) -> None:
         found.append(status)
-        raise SystemExit
+        threading.Event().wait()
 
     monkeypatch.setattr(os, "_exit", end)
     return found
