@@ -1,4 +1,4 @@
-"""What the tests of ports and servers share."""
+"""A fixture for tests whose client chooses among several servers."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from lakestore.client import servers
 
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client chooses among all its servers, however late they answer. Each must answer, or refuse at once."""
+    """A client waits five seconds for answers of all its servers before it chooses one, not a quarter of a second."""
     monkeypatch.setattr(servers, "SETTLE_SECONDS", 5.0)

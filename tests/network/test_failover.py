@@ -46,7 +46,7 @@ def pair(journal: str, tmp_path: Path) -> Iterator[KafkaServers]:
 
 @pytest.fixture
 def steady_pair(journal: str, tmp_path: Path) -> Iterator[KafkaServers]:
-    """Servers of which the first one leads for good."""
+    """Two servers with a lease of a minute: the first one leads through the whole test."""
     with KafkaServers(journal, tmp_path, environment={"LAKESTORE_JOURNAL_LEASE_SECONDS": "60"}) as made:
         yield made
 

@@ -298,7 +298,7 @@ def refused_by_changes(replicas: Replicas, number: int) -> None:
 
 
 def refused_over_http(replicas: Replicas, number: int) -> None:
-    answer = httpx.delete(f"http://{replicas.http(number)}/iceberg/v1/namespaces/other", timeout=60)
+    answer = httpx.delete(f"http://{replicas.http(number)}/iceberg/v1/namespaces/other")
     if answer.status_code == 503:
         raise NotLeader.of("")
 

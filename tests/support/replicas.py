@@ -17,7 +17,7 @@ from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from lakestore_server.state.commit_record import Unknown
 from lakestore_server.state.judge import ForeignLog
-from tests.support.waiting import until
+from tests.support.waiting import first_of, until
 
 LEASE_SECONDS = 2.0
 LONG_LEASE_SECONDS = 10.0
@@ -163,18 +163,14 @@ class Replicas:
 
     def leader(self) -> int | None:
         """The number of the server that leads; None while nobody does, or somebody who was cut."""
-        leading = [i for i, server in enumerate(self.servers) if server.engine.is_leading and not self.ends[i].is_cut]
-        return leading[0] if leading else None
+        return next(iter(self._leading()), None)
 
-    def _present_leader(self) -> int:
-        until(lambda: self.leader() is not None, "a leader")
-        number = self.leader()
-        assert number is not None
-        return number
+    def _leading(self) -> list[int]:
+        return [i for i, server in enumerate(self.servers) if server.engine.is_leading and not self.ends[i].is_cut]
 
     def depose(self) -> None:
         """Another server leads, and the leader so far lives on as a follower."""
-        number = self._present_leader()
+        number = first_of(self._leading, "a leader")
         self.ends[number].is_cut = True
         until(lambda: self.leader() is not None, "the next leader")
         self.ends[number].is_cut = False
@@ -182,7 +178,7 @@ class Replicas:
 
     def lose(self) -> None:
         """Lose the machine of the leader."""
-        self.cut(self._present_leader())
+        self.cut(first_of(self._leading, "a leader"))
 
     def cut(self, number: int) -> None:
         """The machine of this server is gone: nobody reaches it, and it reaches nobody."""

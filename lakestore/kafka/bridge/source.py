@@ -1,8 +1,9 @@
 """The consumer group member of a bridge, with questions to the brokers.
 
 A partition that the group has assigned is not fetched until `begin` says where to read: its position is in the lake,
-not in Kafka. The library is never given a logical offset: a late answer to its question for one moves a partition that
-is being read. The group's offsets are committed for tools that show lag, and never read.
+not in Kafka. It begins at a number, never at a logical offset such as END: the library asks the broker for such an
+offset, and an answer that comes late moves the partition while it is read. The group's offsets are committed for tools
+that show lag, and never read.
 """
 
 from __future__ import annotations
@@ -207,8 +208,8 @@ class Source:
 
     def claim(self, places: Iterable[Place]) -> None:
         """Take partitions in addition to the assigned ones while `leads`."""
-        new = set(places) - self.assigned
         if self.leads:
+            new = set(places) - self.assigned
             self.assigned |= new
             self.waiting |= new
 
@@ -247,22 +248,22 @@ class Source:
     def _given_up(self, consumer: Consumer, partitions: list[TopicPartition]) -> Iterator[list[Place]]:
         """Give partitions up behind the block, whatever becomes of it: all if the leading one was revoked.
 
-        The first call that unassigns is the member's answer to the group, and a second one may come when the library
-        takes no more. So there is one, which also has the partitions that rest since the block.
+        The library takes the first call that unassigns for the member's answer to the group. While it closes, it may
+        never answer a second one. So one call unassigns these partitions and all that rest in the block.
         """
-        self.was_assigned = False  # the group assigns some next
+        self.was_assigned = False  # until the group assigns again
         places = sorted(self.assigned) if self._led else [Place(each.topic, each.partition) for each in partitions]
         self._resting = set[Place]()
         try:
             yield places
         finally:
-            read = self.assigned.intersection(places) - self.waiting | self._resting
-            self._resting = None
+            self.rest(places)
+            resting, self._resting = self._resting, None
             if self._led:
                 self.leads, self._held = False, frozenset()
             self.assigned.difference_update(places)
             self.waiting.difference_update(places)
-            consumer.incremental_unassign(_partitions(read))
+            consumer.incremental_unassign(_partitions(resting))
 
     def begin(self, offsets: Mapping[Place, int]) -> None:
         """Read these partitions, which wait, from these offsets."""

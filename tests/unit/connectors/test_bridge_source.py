@@ -1,4 +1,4 @@
-"""A cluster as the bridge asks it: questions that nobody answers any more."""
+"""The source of a bridge: questions without an answer, partitions that a group gives and takes, damaged records."""
 
 from __future__ import annotations
 
@@ -36,8 +36,12 @@ class Silent:
         """Nothing is heard."""
 
 
-def test_a_broker_that_dies_with_a_question_is_away_and_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AdminClient", Silent)
+
+
+def test_a_broker_that_dies_with_a_question_is_away_and_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CALL_SECONDS", 0.01)
     source = Source(SourceSpec("", "127.0.0.1:1", "g"), lambda _: None, lambda _: None)
     try:
@@ -70,7 +74,6 @@ class Group:
 @pytest.mark.parametrize("way", ["lost", "revoke"])
 def test_a_member_whose_partitions_are_gone_is_not_done(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """A run to the ends took a member without partitions for one that has read all, and left records unread."""
-    monkeypatch.setattr(module, "AdminClient", Silent)
     monkeypatch.setattr(module, "Consumer", lambda _: Group())
     committer: Any = SimpleNamespace(held={}, release=lambda _: None)
     consumer = BridgeConsumer(
@@ -105,7 +108,6 @@ def test_a_member_whose_partitions_are_gone_is_not_done(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("way", ["lost", "revoke"])
 def test_partitions_are_given_up_by_one_call(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """Also if the bridge lets all others rest meanwhile, and if it fails. The library takes one answer to the group."""
-    monkeypatch.setattr(module, "AdminClient", Silent)
     monkeypatch.setattr(module, "Consumer", lambda _: Group())
     places = [Place("t", number) for number in range(4)]
     first, second, third, waiting = places
@@ -129,9 +131,8 @@ def test_partitions_are_given_up_by_one_call(monkeypatch: pytest.MonkeyPatch, wa
     assert group.unassigned[2:] == [{second}]
 
 
-def test_a_record_that_is_damaged_ends_the_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes behind it would move the position past it."""
-    monkeypatch.setattr(module, "AdminClient", Silent)
+def test_a_record_that_is_damaged_ends_the_read() -> None:
+    """A bridge that went on would commit a position behind the damaged record, which then is never read."""
     source = Source(SourceSpec("", "127.0.0.1:1", "g"), lambda _: None, lambda _: None)
     damaged: Any = Mock(error=lambda: KafkaError(KafkaError._BAD_MSG), topic=lambda: "t", partition=lambda: 0)
     try:
